@@ -1,0 +1,17 @@
+"""What goes wrong, by name: every error mpvae raises on purpose about data, files or settings."""
+
+
+class MPVAEError(Exception):
+    """Base of all errors raised on purpose; its text states the fact, then the remedy."""
+
+
+class DataError(MPVAEError, ValueError):
+    """A table, matrix or file of data cannot be used as it is."""
+
+
+class ConfigError(MPVAEError, ValueError):
+    """A setting has a value that makes no sense."""
+
+
+class ModelFileError(MPVAEError):
+    """A model folder is missing, damaged, or written by an incompatible version."""
