@@ -1,0 +1,104 @@
+"""Opening files with bounds, and saying what is wrong with them in one line."""
+
+import bz2
+import gzip
+import os
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, cast
+
+from mpvae.errors import DataError
+
+MAX_TEXT_BYTES = 2 * 1024**3
+"""Largest text file read, after decompression; beyond it, a binary format is better."""
+
+MAX_COLUMNS = 5_000_000
+"""Largest number of features or labels a file may declare or imply."""
+
+
+def read_bytes(path: Path, *, limit: int = MAX_TEXT_BYTES) -> bytes:
+    """Content of a file, decompressed when its name ends in ``.gz`` or ``.bz2``.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be opened, its compression is damaged, or more than ``limit``
+        bytes come out of it.
+    """
+    try:
+        with _open(path) as stream:
+            content = stream.read(limit + 1)
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist; check the path") from None
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or one_line(error)
+        raise DataError(
+            f"{path.name} cannot be read: {reason}; check that the file is complete and "
+            "may be read"
+        ) from error
+    if len(content) > limit:
+        raise DataError(
+            f"{path.name} holds more than {limit:,} bytes; write it as .parquet or .npz instead"
+        )
+    return content
+
+
+def read_text(path: Path) -> str:
+    """Content of a UTF-8 text file (a byte order mark is dropped).
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, is empty, or is not UTF-8 text.
+    """
+    content = read_bytes(path)
+    if not content.strip():
+        raise DataError(f"{path.name} is empty; give a file with a header and rows")
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DataError(
+            f"{path.name} line {line} is not UTF-8 text (byte 0x{content[error.start]:02x}); "
+            "save the file as UTF-8 text"
+        ) from None
+    nul = text.find("\0")
+    if nul >= 0:
+        line = text.count("\n", 0, nul) + 1
+        raise DataError(
+            f"{path.name} line {line} holds a NUL character: this is not a text file; "
+            "save it as UTF-8 text, or name it by its true format"
+        )
+    return text
+
+
+def bare_name(path: Path) -> tuple[str, str]:
+    """Stem and lower-case suffix of a file name, seen without ``.gz`` or ``.bz2``."""
+    name = path.name
+    if name.lower().endswith((".gz", ".bz2")):
+        name = name.rpartition(".")[0]
+    stem, suffix = os.path.splitext(name)
+    return stem, suffix.lower()
+
+
+def one_line(value: object, limit: int = 80) -> str:
+    """Text of a value on one line, shortened to ``limit`` characters."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def listing(names: Iterable[str], limit: int = 6) -> str:
+    """Names joined by commas, the first ``limit`` of them."""
+    names = list(names)
+    shown = ", ".join(one_line(name) for name in names[:limit])
+    return shown if len(names) <= limit else f"{shown}, ... ({len(names)} in all)"
+
+
+def _open(path: Path) -> IO[bytes]:
+    suffix = path.suffix.lower()
+    if suffix == ".gz":
+        return cast("IO[bytes]", gzip.open(path, "rb"))
+    if suffix == ".bz2":
+        return bz2.open(path, "rb")
+    return path.open("rb")

@@ -1,0 +1,97 @@
+"""NumPy arrays from untrusted files: the header is checked before memory is taken."""
+
+import math
+import struct
+import tokenize
+import warnings
+import zipfile
+import zlib
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy_format
+from numpy.typing import NDArray
+
+from mpvae.data.files import one_line
+from mpvae.errors import DataError
+
+DAMAGE = (
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    SyntaxError,
+    OverflowError,
+    RecursionError,
+    RuntimeError,
+    EOFError,
+    OSError,
+    MemoryError,
+    struct.error,
+    tokenize.TokenError,
+    zlib.error,
+    zipfile.BadZipFile,
+)
+"""What NumPy and zipfile raise on files that are not what they should be."""
+
+
+def load_npy(path: Path) -> NDArray[Any]:
+    """Array in an ``.npy`` file of numbers.
+
+    Raises
+    ------
+    DataError
+        If the file is absent or damaged, or holds Python objects.
+    """
+    try:
+        with path.open("rb") as stream:
+            return read_array(stream, path.stat().st_size, file=path.name)
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist; check the path") from None
+    except OSError as error:
+        raise DataError(
+            f"{path.name} cannot be read: {error.strerror or one_line(error)}; check that it "
+            "is a file you may read"
+        ) from error
+
+
+def read_array(stream: IO[bytes], size: int, *, file: str) -> NDArray[Any]:
+    """Array in a stream of ``size`` bytes in the ``.npy`` format, never by unpickling."""
+    try:
+        shape, dtype = _read_header(stream)
+        expected = stream.tell() + math.prod(shape) * dtype.itemsize
+        if dtype.kind not in "biufUS":
+            raise DataError(
+                f"{file} holds {one_line(dtype)} values; store plain numbers or text "
+                "(objects would need pickle, which is unsafe)"
+            )
+        if expected != size or min(shape, default=0) < 0:
+            raise DataError(
+                f"{file} declares shape {one_line(shape)} ({expected:,} bytes) but holds "
+                f"{size:,} bytes; the file is damaged, write it anew"
+            )
+        stream.seek(0)
+        array: NDArray[Any] = npy_format.read_array(stream, allow_pickle=False)
+    except DataError:
+        raise
+    except DAMAGE as error:
+        raise DataError(
+            f"{file} is not a readable NumPy array: {one_line(error)}; write it anew with "
+            "numpy.save or numpy.savez"
+        ) from error
+    return array
+
+
+def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    version = npy_format.read_magic(stream)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # files of Python 2 make NumPy warn, and read well
+        if version == (1, 0):
+            shape, _, dtype = npy_format.read_array_header_1_0(stream)
+        elif version == (2, 0):
+            shape, _, dtype = npy_format.read_array_header_2_0(stream)
+        else:
+            raise ValueError(f"format version {version} is not for plain arrays")
+    return shape, dtype

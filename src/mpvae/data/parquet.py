@@ -1,0 +1,83 @@
+"""Tables in Parquet files."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from mpvae.data.cells import label_matrix
+from mpvae.data.columns import LabelChoice, check_unique, choose_columns
+from mpvae.data.files import one_line
+from mpvae.data.table import LabelledTable
+from mpvae.errors import DataError
+
+MAX_PARQUET_BYTES = 8 * 1024**3
+"""Largest uncompressed size read."""
+
+_PANDAS_INDEX = re.compile(r"__index_level_\d+__")
+
+
+def read_parquet(
+    path: Path,
+    *,
+    labels: LabelChoice = None,
+    exclude: Sequence[str] = (),
+    columns: Sequence[str] | None = None,
+) -> LabelledTable:
+    """Table in a ``.parquet`` file; a stored pandas index is left out.
+
+    The parameters are those of `mpvae.data.read_table`.
+    """
+    file = path.name
+    frame = _load(path)
+    names = [str(name) for name in frame.columns]
+    chosen = choose_columns(names, labels=labels, exclude=exclude, columns=columns, file=file)
+    Y = None
+    if chosen.labels:
+        Y = label_matrix(
+            frame.iloc[:, chosen.labels], where=lambda row: f"row {row + 1}", file=file
+        )
+    return LabelledTable(
+        X=frame.iloc[:, chosen.features],
+        Y=Y,
+        feature_names=tuple(names[i] for i in chosen.features),
+        label_names=tuple(names[i] for i in chosen.labels),
+        name=path.stem,
+    )
+
+
+def _load(path: Path) -> pd.DataFrame:
+    file = path.name
+    if not path.is_file():
+        raise DataError(f"{path} does not exist; check the path")
+    try:
+        with pq.ParquetFile(path) as source:
+            schema = source.schema_arrow
+            names = [name for name in schema.names if not _PANDAS_INDEX.fullmatch(name)]
+            check_unique(names, file=file)
+            _check_size(source.metadata, file)
+            for field in schema:
+                if pa.types.is_nested(field.type):
+                    raise DataError(
+                        f"{file}: column {one_line(field.name)} holds {one_line(field.type)}; "
+                        "give one value per cell, or exclude the column when writing the file"
+                    )
+            frame: pd.DataFrame = source.read(columns=names).to_pandas(ignore_metadata=True)
+    except (pa.ArrowException, OSError, EOFError, OverflowError) as error:
+        raise DataError(
+            f"{file} cannot be read as Parquet: {one_line(error)}; write the file anew"
+        ) from error
+    if frame.empty:
+        raise DataError(f"{file} has no rows or no columns; give at least one row of data")
+    return frame
+
+
+def _check_size(metadata: pq.FileMetaData, file: str) -> None:
+    size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+    if size > MAX_PARQUET_BYTES:
+        raise DataError(
+            f"{file} unpacks to {size:,} bytes, more than {MAX_PARQUET_BYTES:,}; split the file"
+        )

@@ -1,0 +1,86 @@
+"""The MPVAE networks: two Gaussian encoders, one decoder, one covariance factor."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Independent, Normal
+
+from mpvae.config import Settings
+
+
+class Branches(NamedTuple):
+    """What one forward pass yields; suffix ``_x``: features only, ``_y``: with labels."""
+
+    p_z_x: Independent
+    q_z_y: Independent
+    m_x: Tensor  # (N, L)
+    m_y: Tensor  # (N, L)
+
+
+class MPVAE(nn.Module):
+    """Encode features and labels into one latent space, decode probit means.
+
+    The factor loadings ``B`` belong to the model, not to a row: the label covariance
+    ``Sigma_g = I + B B^T`` is global.
+
+    Parameters
+    ----------
+    n_features, n_labels : int
+        Columns of x and of y.
+    settings : Settings
+        Layer widths, latent dimension, number of factors, dropout.
+    """
+
+    def __init__(self, n_features: int, n_labels: int, settings: Settings) -> None:
+        super().__init__()
+        d = settings.latent_dim
+        dropout = settings.dropout
+        self.prior_net = _mlp(n_features, settings.hidden, 2 * d, dropout)  # p(z | x)
+        self.posterior_net = _mlp(  # q(z | x, y)
+            n_features + n_labels, settings.hidden_labels, 2 * d, dropout
+        )
+        # Both branches share the decoder; the authors' code has no dropout there.
+        decoder = settings.hidden_decoder
+        self.decoder = _mlp(n_features + d, decoder[:-1], decoder[-1], 0.0).append(nn.ReLU())
+        self.output = nn.Linear(decoder[-1], n_labels)
+        self.output_y = None if settings.shared_output else nn.Linear(decoder[-1], n_labels)
+        self.B = nn.Parameter(torch.empty(n_labels, settings.n_factors))
+        nn.init.xavier_uniform_(self.B)
+
+    def forward(self, x: Tensor, y: Tensor, eps: Tensor) -> Branches:
+        """Run both branches on one noise draw ``eps`` (N, d), as in the authors' code."""
+        p_z_x = self.prior(x)
+        q_z_y = _gaussian(self.posterior_net(torch.cat([x, y.nan_to_num(0)], -1)))
+        z = torch.cat([d.mean + d.stddev * eps for d in (p_z_x, q_z_y)])
+        hidden = self.decoder(torch.cat([x.repeat(2, 1), z], -1))  # one pass for both branches
+        if self.output_y is None:
+            m_x, m_y = self.output(hidden).chunk(2)
+        else:
+            hidden_x, hidden_y = hidden.chunk(2)
+            m_x, m_y = self.output(hidden_x), self.output_y(hidden_y)
+        return Branches(p_z_x, q_z_y, m_x, m_y)
+
+    def prior(self, x: Tensor) -> Independent:
+        """Distribution of the latent code given the features, p(z | x)."""
+        return _gaussian(self.prior_net(x))
+
+    def decode(self, x: Tensor, z: Tensor) -> Tensor:
+        """Mean ``m`` (N, L) of the latent utilities, as the feature branch has it."""
+        m: Tensor = self.output(self.decoder(torch.cat([x, z], -1)))
+        return m
+
+
+def _gaussian(params: Tensor) -> Independent:
+    mean, log_var = params.chunk(2, -1)
+    return Independent(Normal(mean, (0.5 * log_var).exp(), validate_args=False), 1)
+
+
+def _mlp(n_in: int, hidden: tuple[int, ...], n_out: int, dropout: float) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for width in hidden:
+        layers += [nn.Linear(n_in, width), nn.ReLU()]
+        if dropout:
+            layers.append(nn.Dropout(dropout))
+        n_in = width
+    return nn.Sequential(*layers, nn.Linear(n_in, n_out))
