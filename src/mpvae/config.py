@@ -1,12 +1,16 @@
 """Settings: the only place where defaults, presets and checks live. Knows no torch."""
 
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, get_args
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
+from typing import Any, Literal, NamedTuple, get_args
 
 from mpvae.errors import ConfigError
 
 Metric = Literal["example_f1", "micro_f1", "macro_f1", "hamming", "subset"]
 ThresholdKind = Literal["paper", "exact", "per_label"]
+ThresholdChoice = Literal["auto", "paper", "exact", "per_label"]
 Schedule = Literal["constant", "cosine", "step"]
 Preset = Literal["default", "paper", "authors_code"]
 
@@ -35,6 +39,7 @@ class Settings:
     probability_floor: float = _doc("squash probabilities to [f, 1 - f]; 0 (text), 5e-7 (code)")
     n_draws: int = _doc("Monte Carlo draws of the factors per row and step")
     lr: float = _doc("learning rate of Adam")
+    lr_factors: float = _doc("learning rate of the loadings B, as a multiple of lr")
     lr_schedule: Schedule = _doc("learning rate over time: constant, cosine to 0, or in steps")
     lr_decay: float = _doc("factor of one decay in the step schedule")
     lr_decay_times: int = _doc("decays over the whole training in the step schedule")
@@ -46,18 +51,23 @@ class Settings:
     n_members: int = _doc("networks, each trained without one fold of the rows, then averaged")
     monitor: str = _doc("validation score that picks the epoch: log_loss, or a metric's name")
     z_draws: int = _doc("codes z averaged at prediction; 0 takes the mean of p(z | x)")
-    threshold: ThresholdKind = _doc("paper: best of 27 values; exact: best of all; per_label")
+    threshold: ThresholdChoice = _doc(
+        "decision threshold: paper (best of 27 values), exact (best of all), per_label, "
+        "or auto (per_label for macro_f1, exact for the rest)"
+    )
 
     def __post_init__(self) -> None:
+        for f in fields(self):
+            object.__setattr__(self, f.name, _as_declared(f.name, getattr(self, f.name)))
         for name in ("latent_dim", "n_factors", "n_draws", "batch_size", "max_epochs", "n_members"):
             self._require(name, getattr(self, name) >= 1, "at least 1")
-        for name in ("hidden", "hidden_labels", "hidden_decoder"):
+        for name in _WIDTHS:
             widths = getattr(self, name)
             self._require(name, len(widths) > 0 and min(widths) >= 1, "one or more widths >= 1")
         for name in ("beta", "lambda_ce", "lambda_rank", "lambda_entropy", "weight_decay"):
-            self._require(name, 0 <= getattr(self, name) < float("inf"), "at least 0")
-        for name in ("rank_gain", "lr"):
-            self._require(name, 0 < getattr(self, name) < float("inf"), "above 0")
+            self._require(name, 0 <= getattr(self, name) < math.inf, "at least 0")
+        for name in ("rank_gain", "lr", "lr_factors"):
+            self._require(name, 0 < getattr(self, name) < math.inf, "above 0")
         for name in ("dropout", "validation_fraction"):
             self._require(name, 0 <= getattr(self, name) < 1, "in [0, 1)")
         self._require("beta_power", self.beta_power in (1, 2), "1 or 2")
@@ -65,19 +75,216 @@ class Settings:
         self._require("lr_decay", 0 < self.lr_decay <= 1, "in (0, 1]")
         self._require("lr_decay_times", self.lr_decay_times >= 0, "at least 0")
         self._require("patience", self.patience is None or self.patience >= 1, "None or >= 1")
-        self._require("z_draws", self.z_draws >= 0, "at least 0")
-        for name, allowed in (
-            ("lr_schedule", get_args(Schedule)),
-            ("threshold", get_args(ThresholdKind)),
-            ("monitor", ("log_loss", *get_args(Metric))),
-        ):
-            self._require(name, getattr(self, name) in allowed, "one of " + ", ".join(allowed))
+        self._require("z_draws", 0 <= self.z_draws <= 4096, "in [0, 4096]")
 
     def _require(self, name: str, ok: bool, rule: str) -> None:
         if not ok:
             raise ConfigError(f"{name} must be {rule}, got {getattr(self, name)!r}")
 
+    def threshold_kind(self, metric: Metric) -> ThresholdKind:
+        """How the threshold for ``metric`` is fitted: only macro-F1 separates by label."""
+        if self.threshold == "auto":
+            return "per_label" if metric == "macro_f1" else "exact"
+        return self.threshold
+
     @property
     def antithetic(self) -> bool:
         """Draws come in pairs u, -u whenever their number is even."""
         return self.n_draws % 2 == 0
+
+
+class DataShape(NamedTuple):
+    """What the automatic settings look at."""
+
+    n_rows: int
+    n_features: int
+    n_labels: int
+
+
+def resolve(preset: Preset, given: Mapping[str, Any], shape: DataShape) -> Settings:
+    """Settings of a preset for data of this shape, with what the user gave on top.
+
+    ``given`` maps names of `Settings` to values; the value "auto" leaves the preset's.
+    A given ``hidden`` also sets the other two widths, unless they are given.
+    """
+    if preset not in _PRESETS:
+        raise ConfigError(f"preset must be one of {', '.join(_PRESETS)}, got {preset!r}")
+    chosen = {name: value for name, value in given.items() if not _is_auto(value)}
+    if "hidden" in chosen:
+        hidden = _as_declared("hidden", chosen["hidden"])
+        chosen.setdefault("hidden_labels", hidden)
+        chosen.setdefault("hidden_decoder", hidden[::-1])
+    values = _PRESETS[preset](shape) | chosen
+    if isinstance(values["batch_size"], Integral) and values["batch_size"] >= 1:
+        values.setdefault("max_epochs", _epochs_for(shape.n_rows, int(values["batch_size"])))
+        if isinstance(values["max_epochs"], Integral):
+            values.setdefault("patience", max(5, int(values["max_epochs"]) // 4))
+    else:
+        values.setdefault("max_epochs", 1)
+        values.setdefault("patience", None)
+    return Settings(**values)
+
+
+def setting_docs() -> dict[str, str]:
+    """Meaning of every setting, by name."""
+    return {f.name: f.metadata["doc"] for f in fields(Settings)}
+
+
+def parse_setting(name: str, text: str) -> Any:  # noqa: ANN401
+    """Value of a setting written as text, as on the command line: ``hidden`` as "512,256"."""
+    if name not in setting_docs():
+        raise ConfigError(f"there is no setting {name!r}; known: {', '.join(setting_docs())}")
+    if text == "auto":
+        return text
+    if name in _WIDTHS:
+        parts = [part for part in text.split(",") if part]
+        return tuple(parse_setting("latent_dim", part) for part in parts)
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if text.lower() == "none":
+        return None
+    if name in _CHOICES:
+        return text
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    raise ConfigError(f"{name} must be a number, got {text!r}")
+
+
+_WIDTHS = ("hidden", "hidden_labels", "hidden_decoder")
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "lr_schedule": get_args(Schedule),
+    "threshold": get_args(ThresholdChoice),
+    "monitor": ("log_loss", *get_args(Metric)),
+}
+_INTEGERS = (
+    "latent_dim",
+    "n_factors",
+    "beta_power",
+    "n_draws",
+    "lr_decay_times",
+    "batch_size",
+    "max_epochs",
+    "patience",
+    "n_members",
+    "z_draws",
+)
+
+
+def _is_auto(value: object) -> bool:
+    return isinstance(value, str) and value == "auto"
+
+
+def _as_declared(name: str, value: Any) -> Any:  # noqa: ANN401
+    """Value as the plain Python type its setting has, or an error that names both."""
+    wrong = ConfigError(f"{name} must be {{}}, got {value!r}")
+    if name in _WIDTHS:
+        widths = (value,) if isinstance(value, Integral) else value
+        if not isinstance(widths, list | tuple) or not all(_is_int(w) for w in widths):
+            raise ConfigError(str(wrong).format("a sequence of layer widths, as (512, 256)"))
+        return tuple(int(w) for w in widths)
+    if name in _CHOICES:
+        if value not in _CHOICES[name]:
+            raise ConfigError(str(wrong).format("one of " + ", ".join(_CHOICES[name])))
+        return value
+    if name == "shared_output":
+        if not isinstance(value, bool):
+            raise ConfigError(str(wrong).format("True or False"))
+        return value
+    if name in _INTEGERS:
+        if value is None and name == "patience":
+            return None
+        if not _is_int(value):
+            raise ConfigError(str(wrong).format("an integer"))
+        return int(value)
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise ConfigError(str(wrong).format("a number"))
+    return float(value)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _epochs_for(n_rows: int, batch_size: int) -> int:
+    """Epochs that make some 300 steps, and never fewer than 20 passes over the rows."""
+    steps_per_epoch = max(1, math.ceil(n_rows / batch_size))
+    return max(20, math.ceil(300 / steps_per_epoch))
+
+
+def _default(shape: DataShape) -> dict[str, Any]:
+    return {
+        "latent_dim": 16,
+        "n_factors": min(shape.n_labels, 16),
+        "hidden": (256, 256),
+        "hidden_labels": (256,),
+        "hidden_decoder": (256,),
+        "shared_output": True,
+        "dropout": 0.5,
+        "beta": 1.0,
+        "beta_power": 1,
+        "lambda_ce": 1.0,
+        "lambda_rank": 0.0,
+        "lambda_entropy": 0.0,
+        "rank_gain": 1.0,
+        "probability_floor": 0.0,
+        "n_draws": 32,
+        "lr": 1e-3,
+        "lr_factors": 10.0,
+        "lr_schedule": "cosine",
+        "lr_decay": 0.8,
+        "lr_decay_times": 4,
+        "weight_decay": 1e-5,
+        "batch_size": int(2 ** min(7, max(4, round(math.log2(max(shape.n_rows, 1) / 10))))),
+        "validation_fraction": 0.1,
+        "n_members": 5,
+        "monitor": "log_loss",
+        "z_draws": 0,
+        "threshold": "auto",
+    }
+
+
+def _paper(shape: DataShape) -> dict[str, Any]:
+    """Text of the paper: sections "Methods" and "Implementation and Model Comparison"."""
+    return _default(shape) | {
+        "latent_dim": 50,  # not in the text; the authors' code
+        "n_factors": shape.n_labels,
+        "hidden": (512, 256),
+        "hidden_labels": (512, 256),
+        "hidden_decoder": (256, 512),
+        "beta": 1.1,
+        "beta_power": 2,
+        "lambda_ce": 0.5,
+        "lambda_rank": 10.0,
+        "lambda_entropy": 0.5,
+        "n_draws": 100,
+        "lr_factors": 1.0,
+        "lr_schedule": "step",
+        "batch_size": 128,
+        "max_epochs": 200,
+        "patience": None,
+        "n_members": 1,
+        "monitor": "macro_f1",
+        "threshold": "paper",
+    }
+
+
+def _authors_code(shape: DataShape) -> dict[str, Any]:
+    """Values of the authors' released TensorFlow code, with its yeast script's weights."""
+    return _paper(shape) | {
+        "hidden": (256, 512, 256),
+        "shared_output": False,
+        "beta_power": 1,
+        "lambda_ce": 0.1,
+        "lambda_rank": 20.0,
+        "lambda_entropy": 0.0,
+        "rank_gain": 5.0,
+        "probability_floor": 5e-7,
+        "lr": 6e-4,
+        "max_epochs": 800,
+    }
+
+
+_PRESETS = {"default": _default, "paper": _paper, "authors_code": _authors_code}

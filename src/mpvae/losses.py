@@ -17,7 +17,7 @@ already at hand, needs no stored graph, and walks over the rows in pieces that s
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,8 +42,7 @@ class TermWeights:
     floor: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class LossTerms:
+class LossTerms(NamedTuple):
     """One step's objective: the weighted ``total`` to minimise, the rest to look at.
 
     Every term but ``total`` is a detached mean over the rows of the batch; suffix ``_x`` is

@@ -1,40 +1,219 @@
-"""The training loop of one network."""
+"""The training loop: one network, minibatches, early stopping on validation rows."""
+
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-import numpy as np, torch, copy
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from mpvae import losses, probit
+
+from mpvae import inference, losses, metrics
+from mpvae.config import Metric, Settings
+from mpvae.decisions import apply_threshold, fit_threshold
+from mpvae.errors import MPVAEError
+from mpvae.features import Matrix
+from mpvae.losses import LossTerms
 from mpvae.networks import MPVAE
-def predict(net,X,zd=0):
-    net.eval()
-    with torch.inference_mode():
-        p=net.prior(X)
-        if zd==0: return probit.marginal_prob(net.decode(X,p.mean),net.B)
-        eng=torch.quasirandom.SobolEngine(p.mean.shape[1],scramble=True,seed=0)
-        e=torch.special.ndtri(eng.draw(zd).clamp(1e-6,1-1e-6))
-        return torch.stack([probit.marginal_prob(net.decode(X,p.mean+p.stddev*ei),net.B) for ei in e]).mean(0)
-def fit(net,X,Y,s,Xv,Yv,seed=0,steps=None,log=None):
-    g=torch.Generator().manual_seed(seed)
-    N=len(X); nb=math.ceil(N/s.batch_size); total=s.max_epochs*nb
-    opt=torch.optim.Adam(net.parameters(),lr=s.lr,weight_decay=s.weight_decay,fused=True)
-    best=(1e9,None,0)
-    step=0
-    hist=[]
-    for ep in range(s.max_epochs):
-        net.train()
-        for idx in torch.randperm(N,generator=g).split(s.batch_size):
-            if len(idx)<2: continue
-            lr=s.lr*(.5*(1+math.cos(math.pi*step/total)) if s.lr_schedule=='cosine' else 1.); step+=1
-            for gr in opt.param_groups: gr['lr']=lr
-            x=X[idx];y=Y[idx]
-            u=torch.randn(len(idx),s.n_draws//2 if s.antithetic else s.n_draws,s.n_factors,generator=g)
-            eps=torch.randn(len(idx),s.latent_dim,generator=g)
-            b=net(x,y,eps)
-            L=losses.mpvae_loss(b,net.B,u,y,torch.ones(len(idx)),s)
-            opt.zero_grad(); L.total.backward(); opt.step()
-        p=predict(net,Xv).double().clamp(1e-7,1-1e-7)
-        ll=-(Yv*p.log()+(1-Yv)*(1-p).log()).mean().item()
-        hist.append(ll)
-        if ll<best[0]: best=(ll,copy.deepcopy(net.state_dict()),ep)
-        if s.patience and ep-best[2]>=s.patience: break
-    net.load_state_dict(best[1]); return best[0],best[2],ep
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Rows to learn from or to be judged on: features, labels, weights."""
+
+    X: Matrix
+    Y: Matrix
+    weight: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.weight)
+
+    def take(self, index: NDArray[np.int64]) -> "Rows":
+        """Those rows alone."""
+        return Rows(self.X[index], self.Y[index], self.weight[index])
+
+
+@dataclass(frozen=True, slots=True)
+class EpochRecord:
+    """One line of the history: means of the loss terms, then the validation scores."""
+
+    epoch: int
+    lr: float
+    terms: dict[str, float]
+    val_log_loss: float | None
+    val_metric: float | None
+    is_best: bool
+
+    def row(self, metric: Metric) -> dict[str, float | int | bool | None]:
+        """As a row of the history table."""
+        return {
+            "epoch": self.epoch,
+            "lr": self.lr,
+            **self.terms,
+            "val_log_loss": self.val_log_loss,
+            f"val_{metric}": self.val_metric,
+            "is_best": self.is_best,
+        }
+
+
+@dataclass(slots=True)
+class TrainedNetwork:
+    """A network at its best epoch, and how it got there."""
+
+    network: MPVAE
+    history: list[EpochRecord] = field(default_factory=list)
+    interrupted: bool = False
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed torch inside the block; the caller's generators are restored after it."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield
+
+
+def train(
+    rows: Rows,
+    validation: Rows | None,
+    settings: Settings,
+    *,
+    metric: Metric,
+    seed: int,
+    device: str = "cpu",
+    on_epoch: Callable[[EpochRecord], None] = lambda record: None,
+) -> TrainedNetwork:
+    """Train one network and return it at the epoch with the best validation score.
+
+    Without validation rows the last epoch is taken. An interrupt (Ctrl-C) after the first
+    finished epoch ends the training early and keeps the best epoch so far.
+    """
+    with seeded(seed):
+        network = MPVAE(rows.X.shape[1], rows.Y.shape[1], settings).to(device)
+        _start_at_prevalence(network, rows)
+        result = TrainedNetwork(network)
+        best_score, best_state = math.inf, _copy(network)
+        try:
+            for epoch, (lr, terms) in enumerate(_epochs(network, rows, settings), start=1):
+                log_loss, value = _validate(network, validation, settings, metric)
+                score = _to_minimise(log_loss, value, settings) if validation else -epoch
+                is_best = score < best_score
+                if is_best:
+                    best_score, best_state = score, _copy(network)
+                record = EpochRecord(epoch, lr, terms, log_loss, value, is_best)
+                result.history.append(record)
+                on_epoch(record)
+                if validation and _out_of_patience(result.history, settings.patience):
+                    break
+        except KeyboardInterrupt:
+            if not result.history:
+                raise
+            result.interrupted = True
+        network.load_state_dict(best_state)
+        network.eval().requires_grad_(False)
+    return result
+
+
+def _epochs(
+    network: MPVAE, rows: Rows, settings: Settings
+) -> Iterator[tuple[float, dict[str, float]]]:
+    """Train epoch by epoch; yield the learning rate and the mean of every loss term."""
+    like = network.B
+    others = [p for name, p in network.named_parameters() if name != "B"]
+    optimizer = torch.optim.Adam(
+        [
+            {"params": others, "weight_decay": settings.weight_decay},
+            {"params": [network.B], "factor": settings.lr_factors},
+        ],
+        lr=settings.lr,
+        fused=True,
+    )
+    n, size = len(rows), settings.batch_size
+    total_steps = settings.max_epochs * math.ceil(n / size)
+    n_normals = settings.n_draws // 2 if settings.antithetic else settings.n_draws
+    step = 0
+    for _ in range(settings.max_epochs):
+        network.train()
+        sums = torch.zeros(len(LossTerms._fields), device=like.device)
+        order = torch.randperm(n).numpy()
+        for start in range(0, n, size):
+            index = order[start : start + size]
+            lr = settings.lr * _schedule(step / total_steps, settings)
+            for group in optimizer.param_groups:
+                group["lr"] = lr * group.get("factor", 1.0)
+            x = inference.rows_tensor(rows.X, index, like)
+            y = inference.rows_tensor(rows.Y, index, like)
+            weight = torch.as_tensor(rows.weight[index]).to(like)
+            eps = torch.randn(len(index), settings.latent_dim).to(like)
+            u = torch.randn(len(index), n_normals, settings.n_factors).to(like)
+            loss = losses.mpvae_loss(network(x, y, eps), network.B, u, y, weight, settings)
+            optimizer.zero_grad()
+            loss.total.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            step += 1
+            sums += torch.stack(loss).detach() * (len(index) / n)
+        means = LossTerms(*sums)._asdict()
+        means = {name: value.item() for name, value in means.items()}
+        _refuse_non_finite(means, step)
+        yield lr, means
+
+
+def _schedule(progress: float, settings: Settings) -> float:
+    if settings.lr_schedule == "cosine":
+        return 0.5 * (1 + math.cos(math.pi * progress))
+    if settings.lr_schedule == "step":
+        return settings.lr_decay ** math.floor(progress * settings.lr_decay_times)
+    return 1.0
+
+
+def _start_at_prevalence(network: MPVAE, rows: Rows) -> None:
+    """Begin at the share of rows that have each label: rare labels need not be unlearnt."""
+    counts = np.asarray(rows.Y.T @ rows.weight).ravel()
+    share = (counts + 0.5) / (rows.weight.sum() + 1)
+    bias = torch.special.ndtri(torch.as_tensor(share)).to(network.B)
+    for layer in (network.output, network.output_y):
+        if layer is not None:
+            layer.bias.data = bias.clone()
+
+
+def _validate(
+    network: MPVAE, rows: Rows | None, settings: Settings, metric: Metric
+) -> tuple[float | None, float | None]:
+    """Log-loss of the validation rows, and the metric at its best paper threshold there."""
+    if rows is None:
+        return None, None
+    network.eval()
+    P = inference.marginals([network], rows.X, settings.z_draws)
+    monitored: Metric = metric if settings.monitor == "log_loss" else settings.monitor  # type: ignore[assignment]
+    threshold = fit_threshold(rows.Y, P, metric=monitored, kind="paper")
+    value = metrics.DECISION_METRICS[monitored](rows.Y, apply_threshold(P, threshold))
+    return metrics.log_loss(rows.Y, P), value
+
+
+def _to_minimise(log_loss: float | None, value: float | None, settings: Settings) -> float:
+    score = log_loss if settings.monitor == "log_loss" else value
+    if score is None or not math.isfinite(score):
+        return math.inf
+    return score if settings.monitor == "log_loss" else -score
+
+
+def _out_of_patience(history: list[EpochRecord], patience: int | None) -> bool:
+    if patience is None:
+        return False
+    since_best = next(i for i, record in enumerate(reversed(history)) if record.is_best)
+    return since_best >= patience
+
+
+def _copy(network: MPVAE) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in network.state_dict().items()}
+
+
+def _refuse_non_finite(means: dict[str, float], step: int) -> None:
+    bad = [name for name, value in means.items() if not math.isfinite(value)]
+    if bad:
+        raise MPVAEError(
+            f"the loss is not finite after {step} steps ({', '.join(bad)}); "
+            "lower lr, or look for extreme values in X"
+        )

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
-from mpvae.data import read_authors, read_table
+from mpvae.data import LabelledTable, read_authors, read_table
 from mpvae.errors import DataError
 
 X = np.array([[1, 0, 2], [0, 0, 0], [0, 3, 0.5]], dtype=np.float32)
@@ -130,10 +130,16 @@ def npy_claiming(shape, dtype="<f4", content=b"1234"):
 def test_a_header_that_claims_more_or_less_than_there_is_is_refused(tmp_path, write, shape):
     with zipfile.ZipFile(tmp_path / "set.npz", "w") as archive:
         archive.writestr("X.npy", npy_claiming(shape))
-    with pytest.raises(DataError, match="declares shape .* damaged, write it anew"):
+    with pytest.raises(DataError, match=r"declares shape .* damaged, write it anew"):
         read_table(tmp_path / "set.npz")
     with pytest.raises(DataError, match="declares shape"):
         read_table(write("set_data.npy", npy_claiming(shape)), labels=1)
+
+
+def test_arrays_written_by_python_2_are_read_without_a_warning(write):
+    old = npy_claiming((1, 2), content=np.array([1, 2], np.float32).tobytes())
+    old = old.replace(b"(1, 2), } ", b"(1L, 2), }")
+    assert read_table(write("set_data.npy", old), labels=1).X.tolist() == [[2]]
 
 
 def test_a_file_that_unpacks_beyond_the_limit_is_refused_unread(savez, monkeypatch):
@@ -146,7 +152,9 @@ def test_a_file_that_unpacks_beyond_the_limit_is_refused_unread(savez, monkeypat
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(position=st.integers(0, 900), byte=st.integers(0, 255), body=st.binary(max_size=40))
-def test_damaged_files_give_a_table_or_a_data_error(savez, write, position, byte, body):
+def test_damaged_files_give_a_table_or_a_data_error(
+    savez, write, attempt, position, byte, body
+):
     whole = bytearray(savez(X=X, Y=Y).read_bytes())
     whole[position % len(whole)] = byte
     npy = bytearray(npy_claiming((1, 2), "<f4", b"12345678"))
@@ -157,10 +165,8 @@ def test_damaged_files_give_a_table_or_a_data_error(savez, write, position, byte
         ("a_data.npy", bytes(npy)),
         ("a_data.npy", b"\x93NUMPY\x01\x00" + body),
     ):
-        try:
-            read_table(write(name, content), labels=1 if name == "a_data.npy" else None)
-        except DataError as error:
-            assert "\n" not in str(error)
+        outcome = attempt(write(name, content), labels=1 if name == "a_data.npy" else None)
+        assert isinstance(outcome, LabelledTable) or "\n" not in outcome
 
 
 @pytest.fixture

@@ -30,7 +30,9 @@ def test_every_data_set_has_the_sizes_of_the_manifest(real_data):
         table = read_table(real_data / f"{name}.npz")
         assert (table.X.shape, table.Y.shape) == ((n, d), (n, n_labels)), name
         assert (table.X.dtype, table.Y.dtype) == (np.float32, np.int32), name
-        assert table.Y.sum(axis=1).mean() == pytest.approx(cardinality, abs=5e-4), name
+        # sider has 21868 positives, 15.3245 per row; the manifest says 15.325
+        tolerance = 6e-4 if name == "sider" else 5e-4
+        assert table.Y.sum(axis=1).mean() == pytest.approx(cardinality, abs=tolerance), name
         sizes = [len(table.splits[p]) for p in ("train", "val", "test") if p in table.splits]
         assert sizes == [int(part) for part in split.split("/") if part.isdecimal()], name
 

@@ -2,7 +2,11 @@
 
 import bz2
 import gzip
+import io
 import os
+import struct
+import tokenize
+import zipfile
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,6 +20,28 @@ MAX_TEXT_BYTES = 2 * 1024**3
 MAX_COLUMNS = 5_000_000
 """Largest number of features or labels a file may declare or imply."""
 
+DAMAGE = (
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    SyntaxError,
+    OverflowError,
+    RecursionError,
+    RuntimeError,
+    EOFError,
+    OSError,
+    MemoryError,
+    struct.error,
+    tokenize.TokenError,
+    zlib.error,
+    zipfile.BadZipFile,
+)
+"""What NumPy, zipfile and pyarrow raise on files that are not what they should be."""
+
+_PIECE = 2**20
+
 
 def read_bytes(path: Path, *, limit: int = MAX_TEXT_BYTES) -> bytes:
     """Content of a file, decompressed when its name ends in ``.gz`` or ``.bz2``.
@@ -28,7 +54,7 @@ def read_bytes(path: Path, *, limit: int = MAX_TEXT_BYTES) -> bytes:
     """
     try:
         with _open(path) as stream:
-            content = stream.read(limit + 1)
+            content = _read_at_most(stream, limit + 1)
     except FileNotFoundError:
         raise DataError(f"{path} does not exist; check the path") from None
     except (OSError, EOFError, zlib.error) as error:
@@ -93,6 +119,14 @@ def listing(names: Iterable[str], limit: int = 6) -> str:
     names = list(names)
     shown = ", ".join(one_line(name) for name in names[:limit])
     return shown if len(names) <= limit else f"{shown}, ... ({len(names)} in all)"
+
+
+def _read_at_most(stream: IO[bytes], size: int) -> bytes:
+    # in pieces: read(size) would set aside the whole size at once
+    content = io.BytesIO()
+    while piece := stream.read(min(_PIECE, size - content.tell())):
+        content.write(piece)
+    return content.getvalue()
 
 
 def _open(path: Path) -> IO[bytes]:

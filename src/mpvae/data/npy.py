@@ -1,11 +1,7 @@
 """NumPy arrays from untrusted files: the header is checked before memory is taken."""
 
 import math
-import struct
-import tokenize
 import warnings
-import zipfile
-import zlib
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,28 +9,8 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
-from mpvae.data.files import one_line
+from mpvae.data.files import DAMAGE, one_line
 from mpvae.errors import DataError
-
-DAMAGE = (
-    ValueError,
-    TypeError,
-    KeyError,
-    IndexError,
-    AttributeError,
-    SyntaxError,
-    OverflowError,
-    RecursionError,
-    RuntimeError,
-    EOFError,
-    OSError,
-    MemoryError,
-    struct.error,
-    tokenize.TokenError,
-    zlib.error,
-    zipfile.BadZipFile,
-)
-"""What NumPy and zipfile raise on files that are not what they should be."""
 
 
 def load_npy(path: Path) -> NDArray[Any]:
@@ -73,7 +49,9 @@ def read_array(stream: IO[bytes], size: int, *, file: str) -> NDArray[Any]:
                 f"{size:,} bytes; the file is damaged, write it anew"
             )
         stream.seek(0)
-        array: NDArray[Any] = npy_format.read_array(stream, allow_pickle=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # as in _read_header
+            array: NDArray[Any] = npy_format.read_array(stream, allow_pickle=False)
     except DataError:
         raise
     except DAMAGE as error:

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from mpvae.data.cells import as_float32
-from mpvae.data.files import MAX_COLUMNS, one_line
-from mpvae.data.npy import DAMAGE, read_array
+from mpvae.data.files import DAMAGE, MAX_COLUMNS, one_line
+from mpvae.data.npy import read_array
 from mpvae.data.sparse import checked_csr
 from mpvae.data.table import LabelledTable
 from mpvae.errors import DataError

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from mpvae.data.cells import label_matrix
 from mpvae.data.columns import LabelChoice, check_unique, choose_columns
-from mpvae.data.files import one_line
+from mpvae.data.files import DAMAGE, one_line
 from mpvae.data.table import LabelledTable
 from mpvae.errors import DataError
 
@@ -66,7 +66,9 @@ def _load(path: Path) -> pd.DataFrame:
                         "give one value per cell, or exclude the column when writing the file"
                     )
             frame: pd.DataFrame = source.read(columns=names).to_pandas(ignore_metadata=True)
-    except (pa.ArrowException, OSError, EOFError, OverflowError) as error:
+    except DataError:
+        raise
+    except (pa.ArrowException, *DAMAGE) as error:
         raise DataError(
             f"{file} cannot be read as Parquet: {one_line(error)}; write the file anew"
         ) from error

@@ -1,0 +1,494 @@
+"""MPVAEClassifier: the multivariate probit variational autoencoder as a scikit-learn classifier."""
+
+from pathlib import Path
+from typing import Any, Self, get_args
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+import torch
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from mpvae import decisions, inference, labels, members, metrics, model_file, saved
+from mpvae.config import DataShape, Metric, Preset, Settings, resolve, setting_docs
+from mpvae.errors import ConfigError, DataError
+from mpvae.features import FeatureMap, fit_features, refuse_infinite, row_keys
+from mpvae.progress import FitProgress, counting
+from mpvae.training import EpochRecord, Rows
+
+_SHOW_BAR_ABOVE = 50_000  # rows; a prediction of fewer takes a moment
+
+
+class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Multi-label classifier that learns how labels hang together.
+
+    A variational autoencoder encodes features (and, in training, labels) into one latent
+    space and decodes the means of a multivariate probit model, whose covariance over labels
+    is learnt too (Bai, Kong and Gomes, IJCAI 2020).
+
+    Every parameter left at ``"auto"`` takes its value from ``preset`` and the shape of the
+    data; `settings_` shows the values used, `mpvae settings` explains them all.
+
+    Parameters
+    ----------
+    preset : {"default", "paper", "authors_code"}
+        Where "auto" values come from: what measures best, the text of the paper, or the
+        authors' released code.
+    metric : {"example_f1", "micro_f1", "macro_f1", "hamming", "subset"}
+        What `predict` should do well at, and what `score` returns.
+    latent_dim, n_factors, hidden, hidden_labels, hidden_decoder, shared_output, dropout
+        The networks: dimension of z, columns of the factor loadings, layer widths of feature
+        encoder, label encoder and decoder, one output layer or one per branch, dropout.
+    beta, beta_power, lambda_ce, lambda_rank, lambda_entropy, rank_gain, probability_floor
+        The objective: weights of its terms, and the constants in which the paper's text and
+        code differ.
+    n_draws, lr, lr_factors, lr_schedule, lr_decay, lr_decay_times, weight_decay, batch_size
+        The optimisation: Monte Carlo draws, learning rate and its course, weight decay, rows
+        per step.
+    max_epochs, patience, validation_fraction, n_members, monitor
+        When to stop and on which rows to judge. ``patience=None`` trains to the end. With
+        several members each leaves out another fold, so no row is lost to validation.
+    z_draws : int
+        Latent codes averaged at prediction; 0 uses the mean of p(z | x).
+    threshold : {"auto", "paper", "exact", "per_label"}
+        How decision thresholds are chosen from rows held out of training.
+    device : str
+        "auto" (a GPU if there is one), "cpu", "cuda", ...
+    random_state : int, RandomState or None
+        Same seed and same rows, in whatever order, give the same model.
+    verbose : int
+        1 shows a progress bar on a terminal.
+
+    Attributes
+    ----------
+    settings_ : Settings
+        The values used.
+    label_names_ : ndarray of str
+        Names of the labels, from the columns of ``y`` if it had any.
+    thresholds_ : dict
+        For each metric one threshold, or one per label.
+    validation_scores_ : dict
+        Every metric on the held-out rows, at thresholds chosen on the same rows.
+    history_ : DataFrame
+        One row per member and epoch: each loss term and validation score.
+    n_epochs_ : int
+        Epochs the longest-trained member took.
+    networks_ : list of torch modules
+        The members.
+
+    Examples
+    --------
+    >>> from mpvae import MPVAEClassifier
+    >>> from mpvae.data import simulate_probit
+    >>> data = simulate_probit(400, n_labels=5, seed=0)
+    >>> model = MPVAEClassifier(n_members=2, random_state=0).fit(data.X, data.Y)
+    >>> model.predict_proba(data.X[:2]).shape
+    (2, 5)
+    """
+
+    def __init__(
+        self,
+        *,
+        preset: Preset = "default",
+        metric: Metric = "micro_f1",
+        latent_dim: int | str = "auto",
+        n_factors: int | str = "auto",
+        hidden: tuple[int, ...] | str = "auto",
+        hidden_labels: tuple[int, ...] | str = "auto",
+        hidden_decoder: tuple[int, ...] | str = "auto",
+        shared_output: bool | str = "auto",
+        dropout: float | str = "auto",
+        beta: float | str = "auto",
+        beta_power: int | str = "auto",
+        lambda_ce: float | str = "auto",
+        lambda_rank: float | str = "auto",
+        lambda_entropy: float | str = "auto",
+        rank_gain: float | str = "auto",
+        probability_floor: float | str = "auto",
+        n_draws: int | str = "auto",
+        lr: float | str = "auto",
+        lr_factors: float | str = "auto",
+        lr_schedule: str = "auto",
+        lr_decay: float | str = "auto",
+        lr_decay_times: int | str = "auto",
+        weight_decay: float | str = "auto",
+        batch_size: int | str = "auto",
+        max_epochs: int | str = "auto",
+        patience: int | str | None = "auto",
+        validation_fraction: float | str = "auto",
+        n_members: int | str = "auto",
+        monitor: str = "auto",
+        z_draws: int | str = "auto",
+        threshold: str = "auto",
+        device: str = "auto",
+        random_state: Any = None,  # noqa: ANN401
+        verbose: int = 0,
+    ) -> None:
+        self.preset = preset
+        self.metric = metric
+        self.latent_dim = latent_dim
+        self.n_factors = n_factors
+        self.hidden = hidden
+        self.hidden_labels = hidden_labels
+        self.hidden_decoder = hidden_decoder
+        self.shared_output = shared_output
+        self.dropout = dropout
+        self.beta = beta
+        self.beta_power = beta_power
+        self.lambda_ce = lambda_ce
+        self.lambda_rank = lambda_rank
+        self.lambda_entropy = lambda_entropy
+        self.rank_gain = rank_gain
+        self.probability_floor = probability_floor
+        self.n_draws = n_draws
+        self.lr = lr
+        self.lr_factors = lr_factors
+        self.lr_schedule = lr_schedule
+        self.lr_decay = lr_decay
+        self.lr_decay_times = lr_decay_times
+        self.weight_decay = weight_decay
+        self.batch_size = batch_size
+        self.max_epochs = max_epochs
+        self.patience = patience
+        self.validation_fraction = validation_fraction
+        self.n_members = n_members
+        self.monitor = monitor
+        self.z_draws = z_draws
+        self.threshold = threshold
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:  # noqa: ANN401
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        tags.classifier_tags.multi_class = False  # a 1-d y must be binary
+        tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def fit(
+        self,
+        X: Any,  # noqa: ANN401
+        y: Any,  # noqa: ANN401
+        X_val: Any = None,  # noqa: ANN401
+        y_val: Any = None,  # noqa: ANN401
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Learn from features and labels.
+
+        Rows that are equal in features and labels are merged, their weights added, and put
+        into an order of their own: the model depends on which rows there are, not on how
+        they are sorted, and repeating a row is the same as giving it weight 2.
+
+        On Ctrl-C the estimator is left fitted with the best networks so far, and the
+        KeyboardInterrupt is raised on.
+
+        Parameters
+        ----------
+        X : array-like, DataFrame (pandas or polars) or sparse matrix of shape (n, D)
+            Features; scaled internally. Columns of a DataFrame may be categories (text).
+            NaN is a missing value: replaced by the mean, and marked in a column of its own.
+        y : array-like, DataFrame or sparse matrix of shape (n, L), or (n,)
+            A 0/1 indicator matrix, or one binary label in any encoding.
+        X_val, y_val : like X and y, optional
+            Rows for early stopping and thresholds. Without them they are taken from X.
+        sample_weight : array-like of shape (n,), optional
+            Weight of each row in the objective; a row of weight 0 is left out.
+
+        Returns
+        -------
+        MPVAEClassifier
+            Itself, fitted.
+        """
+        if self.metric not in get_args(Metric):
+            allowed = ", ".join(get_args(Metric))
+            raise ConfigError(f"metric must be one of {allowed}, got {self.metric!r}")
+        if (X_val is None) != (y_val is None):
+            raise DataError("X_val and y_val belong together; give both or neither")
+        X = self._check_features(X, reset=True)
+        if y is None:
+            raise DataError("requires y to be passed, but the target y is None")
+        coded = labels.read_labels(y)
+        n = X.shape[0]
+        if coded.Y.shape[0] != n:
+            raise DataError(f"X has {n} rows but y has {coded.Y.shape[0]}")
+        weight = _check_sample_weight(
+            sample_weight, np.empty((n, 1)), dtype=np.float64, ensure_non_negative=True
+        )
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        X, Y, weight = _merge_equal_rows(X, coded.Y, weight)
+        if not coded.multilabel and not 0 < Y.sum() < len(weight):
+            raise DataError("y holds one class once rows of weight 0 are left out; both are needed")
+        self.label_names_ = np.array(coded.names, dtype=object)
+        self.classes_ = coded.classes
+        self.multilabel_ = coded.multilabel
+        self.features_: FeatureMap = fit_features(X, weight, self._names())
+        rows = Rows(self.features_.apply(X), Y, weight)
+        validation = None if X_val is None else self._validation_rows(X_val, y_val)
+        self.settings_ = self._resolve(rows, validation)
+        with FitProgress(self.verbose > 0) as progress:
+            fitted = members.fit_members(
+                rows,
+                validation,
+                self.settings_,
+                metric=self.metric,
+                seed=seed,
+                device=_device(self.device),
+                on_epoch=lambda member, record: self._show(progress, member, record),
+            )
+        self.networks_ = fitted.networks
+        self.code_loadings_ = [loadings.cpu().numpy() for loadings in fitted.code_loadings]
+        self.history_ = pd.DataFrame(fitted.history)
+        self.n_epochs_ = int(self.history_["epoch"].max())
+        self._choose_thresholds(fitted.held_out)
+        if fitted.interrupted:
+            raise KeyboardInterrupt("fit was interrupted; the model holds the best so far")
+        return self
+
+    def predict_proba(self, X: Any) -> Any:  # noqa: ANN401
+        """Probability of each label.
+
+        Returns
+        -------
+        array (or frame, see `set_output`) of shape (n, L)
+            Or (n, 2), absent then present, when fitted on one binary label.
+        """
+        p = self._marginals(X)
+        if self.multilabel_:
+            return self._wrap(p, X, self.label_names_)
+        return self._wrap(np.hstack([1 - p, p]), X, self.classes_)
+
+    def decision_function(self, X: Any) -> Any:  # noqa: ANN401
+        """Probability of each label on the probit scale: positive where it exceeds one half."""
+        scores = ndtri(self._marginals(X))
+        return self._wrap(scores, X, self.label_names_) if self.multilabel_ else scores[:, 0]
+
+    def predict(self, X: Any, metric: Metric | None = None) -> Any:  # noqa: ANN401
+        """Labels, decided so that ``metric`` is good (default: the estimator's `metric`).
+
+        Returns
+        -------
+        array (or frame, see `set_output`) of shape (n, L)
+            0 or 1; a vector encoded as in `fit` when fitted on one binary label.
+        """
+        metric = metric or self.metric
+        if metric not in get_args(Metric):
+            allowed = ", ".join(get_args(Metric))
+            raise ConfigError(f"metric must be one of {allowed}, got {metric!r}")
+        p = self._marginals(X)
+        if not self.multilabel_:
+            return self.classes_[(p[:, 0] > 0.5).astype(int)]
+        decided = decisions.apply_threshold(p, self.thresholds_[metric])
+        return self._wrap(decided, X, self.label_names_)
+
+    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:  # noqa: ANN401
+        """Value of `metric` for the predictions on X; accuracy for one binary label."""
+        check_is_fitted(self)
+        if not self.multilabel_:
+            return float(super().score(X, y, sample_weight=sample_weight))
+        if sample_weight is not None:
+            raise DataError("score takes no sample_weight for several labels; leave it out")
+        Y = labels.read_labels(y).Y
+        p = self._marginals(X)
+        Z = decisions.apply_threshold(p, self.thresholds_[self.metric])
+        return float(metrics.DECISION_METRICS[self.metric](Y, Z))
+
+    @property
+    def sigma_g_(self) -> NDArray[np.float64]:
+        """Covariance Sigma_g = I + B B^T of the probit model, mean over members, (L, L)."""
+        check_is_fitted(self)
+        return _covariance([network.B.cpu().numpy() for network in self.networks_])
+
+    @property
+    def covariance_(self) -> NDArray[np.float64]:
+        """Covariance of the labels' utilities given the features, mean over members, (L, L).
+
+        Everything the features leave unexplained: `sigma_g_` plus what the latent code adds
+        on average over training rows. See docs/correlation.md.
+        """
+        check_is_fitted(self)
+        pairs = zip(self.networks_, self.code_loadings_, strict=True)
+        return _covariance([np.hstack([net.B.cpu().numpy(), C]) for net, C in pairs])
+
+    @property
+    def correlation_(self) -> NDArray[np.float64]:
+        """Residual correlation of the labels given the features: `covariance_`, scaled."""
+        covariance = self.covariance_
+        sd = np.sqrt(np.diag(covariance))
+        correlation = covariance / np.outer(sd, sd)
+        np.fill_diagonal(correlation, 1.0)
+        return correlation
+
+    @property
+    def label_embedding_(self) -> NDArray[np.float64]:
+        """Vector of each label: rows of the Cholesky factor of `sigma_g_`, as in the paper."""
+        return np.linalg.cholesky(self.sigma_g_)
+
+    def set_output(self, *, transform: str | None = None) -> Self:
+        """Choose what predictions come as: "default" (arrays), "pandas" or "polars" frames."""
+        if transform not in (None, "default", "pandas", "polars"):
+            raise ConfigError(
+                f"transform must be 'default', 'pandas' or 'polars', got {transform!r}"
+            )
+        if transform is not None:
+            self._sklearn_output_config = {"transform": transform}
+        return self
+
+    def save(self, folder: str | Path) -> None:
+        """Write the fitted model into a folder; `mpvae.load_model` reads it."""
+        check_is_fitted(self)
+        model_file.write_model(folder, *saved.to_file(self))
+
+    def _check_features(self, X: Any, *, reset: bool) -> Any:  # noqa: ANN401
+        X = labels.as_pandas(X)
+        if isinstance(X, pd.DataFrame) and not all(map(pd.api.types.is_numeric_dtype, X.dtypes)):
+            validate_data(self, X, reset=reset, skip_check_array=True)
+            if len(X) == 0:
+                raise DataError("X has 0 rows; give at least one")
+        else:
+            X = validate_data(
+                self,
+                X,
+                reset=reset,
+                accept_sparse="csr",
+                dtype=[np.float64, np.float32],
+                ensure_all_finite=False,
+                ensure_min_samples=2 if reset else 1,
+            )
+            if sp.issparse(X):
+                X = sp.csr_array(X)
+                X.sum_duplicates()
+        refuse_infinite(X, self._names())
+        return X
+
+    def _names(self) -> tuple[str, ...]:
+        if hasattr(self, "feature_names_in_"):
+            return tuple(self.feature_names_in_)
+        return tuple(map(str, range(self.n_features_in_)))
+
+    def _validation_rows(self, X_val: Any, y_val: Any) -> Rows:  # noqa: ANN401
+        X = self.features_.apply(self._check_features(X_val, reset=False))
+        if self.multilabel_:
+            Y = labels.read_labels(y_val).Y
+            if Y.shape[1] != len(self.label_names_):
+                raise DataError(f"y_val has {Y.shape[1]} labels, y has {len(self.label_names_)}")
+        else:
+            Y = (np.asarray(y_val).reshape(-1, 1) == self.classes_[1]).astype(np.float32)
+        if Y.shape[0] != X.shape[0]:
+            raise DataError(f"X_val has {X.shape[0]} rows but y_val has {Y.shape[0]}")
+        return Rows(X, Y, np.ones(X.shape[0]))
+
+    def _resolve(self, rows: Rows, validation: Rows | None) -> Settings:
+        given = {name: getattr(self, name) for name in setting_docs()}
+        shape = DataShape(len(rows), rows.X.shape[1], rows.Y.shape[1])
+        settings = resolve(self.preset, given, shape)
+        if validation is None and settings.n_members > max(1, len(rows) // 2):
+            given["n_members"] = max(1, len(rows) // 2)  # a fold needs rows
+            settings = resolve(self.preset, given, shape)
+        return settings
+
+    def _show(self, progress: FitProgress, member: int, record: EpochRecord) -> None:
+        scores = f"loss {record.terms['total']:.3f}"
+        if record.val_metric is not None:
+            scores += f"  validation {self.metric} {record.val_metric:.4f}"
+        progress.update(
+            member=member,
+            n_members=self.settings_.n_members,
+            epoch=record.epoch,
+            max_epochs=self.settings_.max_epochs,
+            scores=scores,
+        )
+
+    def _choose_thresholds(self, held_out: members.HeldOut | None) -> None:
+        self.thresholds_: dict[str, float | NDArray[np.float64]] = {}
+        self.validation_scores_: dict[str, float] = {}
+        if held_out is None:
+            self.thresholds_ = dict.fromkeys(get_args(Metric), 0.5)
+            return
+        Y, P = held_out.Y, held_out.P
+        repeats = _repeats(held_out.weight)
+        if repeats is not None:
+            Y, P = Y[repeats], P[repeats]
+        decided = {}
+        for metric in get_args(Metric):
+            kind = self.settings_.threshold_kind(metric)
+            self.thresholds_[metric] = decisions.fit_threshold(Y, P, metric=metric, kind=kind)
+            decided[metric] = decisions.apply_threshold(P, self.thresholds_[metric])
+        self.validation_scores_ = {
+            name: metrics.DECISION_METRICS[name](Y, Z) for name, Z in decided.items()
+        } | {"log_loss": metrics.log_loss(Y, P)}
+
+    def _marginals(self, X: Any) -> NDArray[np.float64]:  # noqa: ANN401
+        check_is_fitted(self)
+        x = self.features_.apply(self._check_features(X, reset=False))
+        n = x.shape[0]
+        with counting("predict", n, self.verbose > 0 and n > _SHOW_BAR_ABOVE) as bar:
+            p = inference.marginals(
+                self.networks_,
+                x,
+                self.settings_.z_draws,
+                lambda done: bar.advance(bar.task_ids[0], done),
+            )
+        # Rounding makes 1 of a probability 8 standard deviations up; no label is certain.
+        return np.clip(p, np.finfo(np.float64).tiny, 1 - np.finfo(np.float64).epsneg)
+
+    def _wrap(self, values: NDArray[Any], X: Any, columns: NDArray[Any]) -> Any:  # noqa: ANN401
+        kind = getattr(self, "_sklearn_output_config", {}).get("transform", "default")
+        if kind == "pandas":
+            return pd.DataFrame(values, columns=columns, index=getattr(X, "index", None))
+        if kind == "polars":
+            import polars
+
+            return polars.DataFrame(values, schema=[str(name) for name in columns])
+        return values
+
+
+def load_model(folder: str | Path) -> MPVAEClassifier:
+    """Read a model that `MPVAEClassifier.save` or ``mpvae fit`` wrote.
+
+    Raises
+    ------
+    ModelFileError
+        When the folder is missing, incomplete, changed, or of a newer version.
+    """
+    return saved.from_file(MPVAEClassifier, folder, *model_file.read_model(folder))
+
+
+def _merge_equal_rows(
+    X: Any,  # noqa: ANN401
+    Y: Any,  # noqa: ANN401
+    weight: NDArray[np.float64],
+) -> tuple[Any, Any, NDArray[np.float64]]:
+    """Distinct rows in an order that depends on their content alone, with summed weights."""
+    kept = np.flatnonzero(weight > 0)
+    if len(kept) == 0:
+        raise DataError("all sample weights are 0, no class is left; give some row a weight")
+    keys = np.hstack([row_keys(X), row_keys(Y)])[kept]
+    _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    rows = kept[first]
+    summed = np.bincount(group.ravel(), weights=weight[kept])
+    return (X.iloc[rows] if isinstance(X, pd.DataFrame) else X[rows]), Y[rows], summed
+
+
+def _repeats(weight: NDArray[np.float64]) -> NDArray[np.int64] | None:
+    """Row numbers, each as often as its weight says; None when weights are equal or not counts."""
+    counts = weight / weight.min()
+    whole = np.rint(counts).astype(np.int64)
+    if counts.max() == 1 or not np.allclose(counts, whole) or whole.sum() > 10 * len(weight):
+        return None
+    return np.repeat(np.arange(len(weight)), whole)
+
+
+def _covariance(loadings: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+    return np.eye(len(loadings[0])) + np.mean([A @ A.T for A in loadings], axis=0)
+
+
+def _device(name: str) -> str:
+    if name != "auto":
+        return name
+    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,0 +1,171 @@
+"""Features as the networks see them: standardised, one-hot, missing values marked.
+
+Fitted on training rows only. Knows three kinds of input: a numeric matrix, a data frame whose
+columns may be numbers or categories, and a SciPy sparse matrix, which stays sparse.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from mpvae.errors import DataError
+
+Matrix = NDArray[Any] | sp.csr_array
+MAX_LEVELS = 100
+"""A text column with more distinct values than this is taken for an identifier and refused."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FeatureMap:
+    """What was learnt about the columns of the training table; `apply` maps any table with it.
+
+    Output columns: the numeric ones, standardised (a missing value becomes 0, the mean); a
+    0/1 column for each numeric one that had missing values in training; one 0/1 column per
+    level of each categorical one (a level not seen in training, or a missing one, is all 0).
+    """
+
+    numeric: NDArray[np.int64]  # positions of the numeric columns
+    mean: NDArray[np.float64]
+    scale: NDArray[np.float64]
+    marked: NDArray[np.int64]  # positions, within numeric, of columns with a missing marker
+    levels: dict[int, tuple[str, ...]]  # position of a categorical column -> its levels
+
+    @property
+    def n_outputs(self) -> int:
+        """Number of columns the networks see."""
+        return len(self.numeric) + len(self.marked) + sum(map(len, self.levels.values()))
+
+    def apply(self, X: Matrix | pd.DataFrame) -> Matrix:
+        """Features of shape (n, n_outputs), float32; sparse in, sparse out."""
+        if sp.issparse(X):
+            return sp.csr_array(X.multiply(1 / self.scale).astype(np.float32))
+        parts = []
+        numbers = _numbers(X, self.numeric)
+        z = (numbers - self.mean) / self.scale
+        missing = np.isnan(z)
+        parts.append(np.where(missing, 0, z).astype(np.float32))
+        parts.append(missing[:, self.marked].astype(np.float32))
+        for position, levels in self.levels.items():
+            text = _text(X, position)
+            parts.append((text[:, None] == np.array(levels, dtype=object)).astype(np.float32))
+        return np.hstack(parts) if len(parts) > 1 else parts[0]
+
+
+def fit_features(
+    X: Matrix | pd.DataFrame, weight: NDArray[np.float64], names: tuple[str, ...]
+) -> FeatureMap:
+    """Learn means, scales and levels from the training rows, each counted by its weight.
+
+    A sparse matrix is scaled by the root mean square of each column and not centred. A
+    constant column gets scale 1.
+    """
+    nothing = np.empty(0, np.int64)
+    if sp.issparse(X):
+        square = (X.multiply(X)).T @ weight / weight.sum()
+        every = np.arange(X.shape[1])
+        return FeatureMap(every, np.zeros(X.shape[1]), _safe_scale(np.sqrt(square)), nothing, {})
+    if isinstance(X, pd.DataFrame):
+        is_number = [pd.api.types.is_numeric_dtype(dtype) for dtype in X.dtypes]
+        numeric = np.flatnonzero(is_number)
+        levels = {int(i): _levels(X, int(i), names) for i in np.flatnonzero(~np.array(is_number))}
+    else:
+        numeric, levels = np.arange(X.shape[1]), {}
+    numbers = _numbers(X, numeric)
+    missing = np.isnan(numbers)
+    known = np.where(missing, 0, weight[:, None])
+    total = known.sum(0)
+    total = np.where(total > 0, total, 1)
+    filled = np.where(missing, 0, numbers)
+    mean = (filled * (known / total)).sum(0)  # divide first: 1e300 does not overflow
+    spread = np.where(missing, 0, numbers - mean)
+    largest = np.abs(spread).max(0, initial=0)
+    unit = np.where(largest > 0, largest, 1)
+    scale = unit * np.sqrt(((spread / unit) ** 2 * (known / total)).sum(0))
+    # Rounding leaves a constant column of 0.1 a spread of 1e-17: not a scale to divide by.
+    scale = np.where(scale > 10 * np.finfo(np.float64).eps * np.abs(mean), scale, 0)
+    return FeatureMap(
+        numeric, mean, _safe_scale(scale), np.flatnonzero(missing.any(0)).astype(np.int64), levels
+    )
+
+
+def refuse_infinite(X: Matrix | pd.DataFrame, names: tuple[str, ...]) -> None:
+    """Raise a DataError that names the columns of X with an infinite value (or a sparse NaN)."""
+    if sp.issparse(X):
+        bad = np.unique(X.indices[~np.isfinite(X.data)])
+        what, remedy = "inf or NaN", "replace them; in a dense X, NaN is allowed"
+    else:
+        numeric = np.arange(X.shape[1])
+        if isinstance(X, pd.DataFrame):
+            numeric = np.flatnonzero([pd.api.types.is_numeric_dtype(t) for t in X.dtypes])
+        bad = numeric[np.isinf(_numbers(X, numeric)).any(0)]
+        what, remedy = "inf", "replace them with finite numbers, or with NaN for missing"
+    if len(bad):
+        raise DataError(f"X contains {what} in {_listed([names[i] for i in bad])}; {remedy}")
+
+
+def row_keys(X: Matrix | pd.DataFrame) -> NDArray[np.uint64]:
+    """Fingerprint of every row, shape (n, 2): equal rows have equal keys, whatever their order."""
+    n = X.shape[0]
+    keys = np.zeros((n, 2), np.uint64)
+    salts = np.random.default_rng(20200101).integers(1, 2**63, (2, X.shape[1]), np.uint64)
+    if sp.issparse(X):
+        values = _bits(X.data)
+        rows = np.repeat(np.arange(n), np.diff(X.indptr))
+        for k in range(2):
+            np.add.at(keys[:, k], rows, _mix(values ^ salts[k, X.indices]))
+        return keys
+    for j in range(X.shape[1]):
+        if isinstance(X, pd.DataFrame) and not pd.api.types.is_numeric_dtype(X.dtypes.iloc[j]):
+            values = pd.util.hash_array(_text(X, j))
+        else:
+            values = _bits(_numbers(X, np.array([j]))[:, 0])
+        for k in range(2):
+            keys[:, k] += _mix(values ^ salts[k, j])
+    return keys
+
+
+def _numbers(X: Matrix | pd.DataFrame, columns: NDArray[np.int64]) -> NDArray[np.float64]:
+    if isinstance(X, pd.DataFrame):
+        return X.iloc[:, columns].to_numpy(dtype=np.float64, na_value=np.nan)
+    return np.asarray(X[:, columns], dtype=np.float64)
+
+
+def _text(X: pd.DataFrame, position: int) -> NDArray[np.object_]:
+    column = X.iloc[:, position]
+    return np.where(column.isna(), None, column.astype(str).to_numpy(dtype=object))
+
+
+def _levels(X: pd.DataFrame, position: int, names: tuple[str, ...]) -> tuple[str, ...]:
+    levels = sorted({text for text in _text(X, position) if text is not None})
+    if len(levels) > MAX_LEVELS:
+        raise DataError(
+            f"column {names[position]!r} has {len(levels)} distinct text values, more than "
+            f"{MAX_LEVELS}: leave it out if it is an identifier, or encode it as numbers"
+        )
+    return tuple(levels)
+
+
+def _safe_scale(scale: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.where(scale > 0, scale, 1.0)
+
+
+def _bits(values: NDArray[Any]) -> NDArray[np.uint64]:
+    """Bit pattern of float64 values, the two zeros alike."""
+    return (np.asarray(values, dtype=np.float64) + 0.0).view(np.uint64)
+
+
+def _mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Scramble 64 bits (the finaliser of the splitmix64 generator)."""
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31))
+
+
+def _listed(names: list[str], most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    plural = "columns" if len(names) > 1 else "column"
+    return f"{plural} {', '.join(map(str, names[:most]))}{more}"

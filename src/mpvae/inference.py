@@ -1,0 +1,102 @@
+"""What a fitted network says about rows: marginal probabilities, and how labels hang together."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.quasirandom import SobolEngine
+
+from mpvae import probit
+from mpvae.features import Matrix
+from mpvae.networks import MPVAE
+
+_ROWS = 4096  # rows per pass: bounds memory, changes no result
+_SEED = 20200711  # of the quasi-random codes: part of the definition of a prediction
+
+
+def rows_tensor(X: Matrix, rows: NDArray[np.int64] | slice, like: Tensor) -> Tensor:
+    """Some rows of a dense or sparse matrix, dense, with the dtype and device of ``like``."""
+    part = X[rows]
+    return torch.as_tensor(part.toarray() if sp.issparse(part) else part).to(like)
+
+
+def marginals(
+    networks: Sequence[MPVAE],
+    X: Matrix,
+    z_draws: int,
+    on_rows: Callable[[int], None] = lambda n: None,
+) -> NDArray[np.float64]:
+    """Probability of each label of each row: closed form given z, averaged over members.
+
+    Parameters
+    ----------
+    networks : sequence of MPVAE
+        The members.
+    X : matrix of shape (n, D)
+        Features as the networks see them.
+    z_draws : int
+        Codes z to average, the same quasi-random ones for every row; 0 uses the mean of
+        p(z | x). Either way equal rows get equal answers.
+    on_rows : callable
+        Told the number of rows done, after each piece.
+
+    Returns
+    -------
+    ndarray of shape (n, L)
+    """
+    n, L = X.shape[0], networks[0].B.shape[0]
+    total = np.zeros((n, L))
+    with torch.inference_mode():
+        for start in range(0, n, _ROWS):
+            piece = slice(start, min(n, start + _ROWS))
+            for network in networks:
+                x = rows_tensor(X, piece, network.B)
+                p = _mean_over_z(network, x, z_draws)
+                total[piece] += p.double().cpu().numpy()
+            on_rows(piece.stop - start)
+    return total / len(networks)
+
+
+def code_loadings(network: MPVAE, X: Matrix, *, n_rows: int = 512, n_draws: int = 64) -> Tensor:
+    r"""Factor loadings ``C`` that stand for what the latent code adds to the label covariance.
+
+    Given a row, the utilities vary with u through ``B u`` and with z through ``m(x, z)``:
+    :math:`\mathrm{Cov}(w | x) = I + B B^\top + \mathrm{Cov}_z\, m(x, z)`. Averaged over rows,
+    the last part has at most ``latent_dim`` notable directions; ``C C^T`` is its best
+    approximation of that rank.
+
+    Returns
+    -------
+    Tensor of shape (L, latent_dim)
+    """
+    rows = np.linspace(0, X.shape[0] - 1, min(n_rows, X.shape[0])).astype(np.int64)
+    with torch.inference_mode():
+        x = rows_tensor(X, rows, network.B)
+        p_z_x = network.prior(x)
+        eps = _normal_points(n_draws, p_z_x.mean.shape[1]).to(network.B)
+        m = torch.stack([network.decode(x, p_z_x.mean + p_z_x.stddev * e) for e in eps])
+        deviation = (m - m.mean(0)).flatten(0, 1) / (len(rows) * (n_draws - 1)) ** 0.5  # (S N, L)
+        # Right singular vectors of the deviations = eigenvectors of their covariance.
+        variance, directions = torch.linalg.eigh(deviation.mT @ deviation)
+        rank = min(p_z_x.mean.shape[1], len(variance))
+        return directions[:, -rank:] * variance[-rank:].clamp(min=0).sqrt()
+
+
+def _mean_over_z(network: MPVAE, x: Tensor, z_draws: int) -> Tensor:
+    p_z_x = network.prior(x)
+    if z_draws == 0:
+        return probit.marginal_prob(network.decode(x, p_z_x.mean), network.B)
+    total = torch.zeros_like(x[:, :1])
+    for eps in _normal_points(z_draws, p_z_x.mean.shape[1]).to(x):
+        m = network.decode(x, p_z_x.mean + p_z_x.stddev * eps)
+        total = total + probit.marginal_prob(m, network.B)
+    return total / z_draws
+
+
+def _normal_points(n: int, dimension: int) -> Tensor:
+    """Quasi-random standard normal points, always the same, shape (n, dimension)."""
+    uniform = SobolEngine(dimension, scramble=True, seed=_SEED).draw(n, dtype=torch.float64)
+    return torch.special.ndtri(uniform.clamp(1e-12, 1 - 1e-12))

@@ -1,0 +1,116 @@
+"""Labels as users have them, turned into a 0/1 matrix with names."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_array, column_or_1d
+
+from mpvae.errors import DataError
+from mpvae.features import Matrix
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Labels:
+    """A 0/1 matrix (n, L), the names of its columns, and how the user wrote it.
+
+    ``classes`` holds the two values of a single binary label given as a vector, else the
+    column numbers; ``multilabel`` tells the two cases apart.
+    """
+
+    Y: Matrix
+    names: tuple[str, ...]
+    classes: NDArray[Any]
+    multilabel: bool
+
+
+def read_labels(y: Any) -> Labels:  # noqa: ANN401
+    """Check labels given as array, nested list, DataFrame (pandas, polars), or sparse matrix.
+
+    A vector, or an array of one column, is one binary label in any encoding; everything else
+    is an indicator matrix of 0 and 1 (or False and True).
+    """
+    y = as_pandas(y)
+    names = tuple(map(str, y.columns)) if isinstance(y, pd.DataFrame) else None
+    if sp.issparse(y):
+        matrix = sp.csr_array(y)
+        matrix.sum_duplicates()
+        _refuse_values(matrix.data, None)
+        matrix = matrix.astype(np.float32)
+        matrix.eliminate_zeros()
+        return _indicator(matrix, names)
+    if isinstance(y, pd.DataFrame):
+        array = _frame_to_numbers(y)
+    else:
+        array = check_array(y, ensure_2d=False, dtype=None, ensure_all_finite=False)
+    if array.ndim == 2 and (array.shape[1] > 1 or names is not None):
+        _refuse_values(array, names)
+        return _indicator(array.astype(np.float32), names)
+    return _binary(array)
+
+
+def as_pandas(table: Any) -> Any:  # noqa: ANN401
+    """A polars frame as a pandas one; anything else as it is."""
+    return table.to_pandas() if type(table).__module__.startswith("polars") else table
+
+
+def _indicator(Y: Matrix, names: tuple[str, ...] | None) -> Labels:
+    L = Y.shape[1]
+    if L == 0:
+        raise DataError("y has no columns; give at least one label")
+    names = names or tuple(f"label_{i}" for i in range(L))
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1] if L < 10**4 else []
+    if twice:
+        raise DataError(f"y has several columns named {twice[0]!r}; give each label its own name")
+    return Labels(Y, names, np.arange(L), multilabel=True)
+
+
+def _binary(y: NDArray[Any]) -> Labels:
+    y = column_or_1d(y, warn=True)
+    check_classification_targets(y)  # refuses continuous values and NaN
+    classes, codes = np.unique(y, return_inverse=True)
+    if len(classes) > 2:
+        raise DataError(
+            "Only binary classification is supported. The type of the target is "
+            f"{type_of_target(y)}."
+        )
+    if len(classes) < 2:
+        raise DataError(f"y holds one class, {classes[0]!r}; both are needed")
+    return Labels(codes[:, None].astype(np.float32), ("label_0",), classes, multilabel=False)
+
+
+def _frame_to_numbers(y: pd.DataFrame) -> NDArray[Any]:
+    try:
+        return y.to_numpy(dtype=np.float64, na_value=np.nan)
+    except (TypeError, ValueError) as error:
+        raise DataError("y has columns that are not numbers; labels must be 0 or 1") from error
+
+
+def _refuse_values(values: NDArray[Any], names: tuple[str, ...] | None) -> None:
+    """Raise unless every value is 0 or 1, saying where the first other one stands."""
+    if values.dtype == np.bool_:
+        return
+    if values.dtype.kind not in "iuf":
+        raise DataError(f"y must hold 0 and 1, got values of type {values.dtype}")
+    wrong = (values != 0) & (values != 1)
+    if not wrong.any():
+        return
+    where = np.argwhere(wrong)[0]
+    value = values[tuple(where)]
+    place = ""
+    if values.ndim == 2:
+        column = names[where[1]] if names else where[1]
+        place = f" in row {where[0]}, column {column}"
+    if np.isnan(value):
+        raise DataError(
+            f"y holds NaN{place}: labels that were not observed; "
+            "fill them in, or leave out those rows or columns"
+        )
+    raise DataError(
+        f"Unknown label type: y must hold 0 and 1, got {value:g}{place}; "
+        "turn counts or scores into presence (1) and absence (0) first"
+    )

@@ -1,0 +1,172 @@
+"""A model on disk: a folder with weights in safetensors and all else in JSON. No pickle.
+
+The folder holds ``manifest.json`` and the two files it names, each with its size and SHA-256.
+The manifest is written last and replaced atomically: whoever looks, at any moment, finds the
+old model or the new one, whole. Reading checks sizes before content and hashes before use.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load as parse_tensors
+from safetensors.numpy import save as serialise_tensors
+
+from mpvae.errors import ModelFileError
+
+SCHEMA = 1
+"""Number of the layout; a model of a newer one is refused by name."""
+MANIFEST = "manifest.json"
+MAX_MANIFEST_BYTES = 64 * 1024
+MAX_JSON_BYTES = 512 * 1024**2
+MAX_TENSOR_BYTES = 16 * 1024**3
+
+Tensors = dict[str, NDArray[Any]]
+
+
+def write_model(folder: str | Path, description: dict[str, Any], tensors: Tensors) -> None:
+    """Write a model into a folder, replacing a model that stands there.
+
+    Parameters
+    ----------
+    folder : path
+        Made if absent. A folder that holds other things than a model is refused.
+    description : dict
+        Everything but the tensors, as JSON values.
+    tensors : dict of str to ndarray
+        The weights.
+    """
+    folder = Path(folder)
+    _refuse_foreign(folder)
+    text = json.dumps(description, allow_nan=False, ensure_ascii=False, indent=1).encode()
+    contents = {"model": (text, ".json"), "weights": (serialise_tensors(tensors), ".safetensors")}
+    files = {}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for role, (content, suffix) in contents.items():
+            digest = hashlib.sha256(content).hexdigest()
+            name = f"{role}-{digest[:12]}{suffix}"
+            _write_atomically(folder / name, content)
+            files[role] = {"name": name, "bytes": len(content), "sha256": digest}
+        manifest = {"format": "mpvae", "schema": SCHEMA, "files": files}
+        _write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+    except OSError as error:
+        raise ModelFileError(f"cannot write the model to {folder}: {error.strerror}") from error
+    keep = {MANIFEST, *(entry["name"] for entry in files.values())}
+    for path in folder.iterdir():
+        if path.name not in keep and _is_ours(path):
+            path.unlink(missing_ok=True)
+
+
+def read_model(folder: str | Path) -> tuple[dict[str, Any], Tensors]:
+    """Description and tensors of a model folder, verified against its manifest."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ModelFileError(f"{folder} is not a folder; give the one `save` or `mpvae fit` wrote")
+    manifest = _parse_json(_read(folder / MANIFEST, MAX_MANIFEST_BYTES), folder / MANIFEST)
+    if manifest.get("format") != "mpvae" or not isinstance(manifest.get("schema"), int):
+        raise ModelFileError(f"{folder / MANIFEST} is not the manifest of an mpvae model")
+    if manifest["schema"] > SCHEMA:
+        raise ModelFileError(
+            f"{folder} has schema {manifest['schema']}, this version reads up to {SCHEMA}; "
+            "update mpvae"
+        )
+    text = _verified(folder, manifest, "model", MAX_JSON_BYTES)
+    weights = _verified(folder, manifest, "weights", MAX_TENSOR_BYTES)
+    try:
+        tensors = parse_tensors(weights)
+    except (SafetensorError, KeyError, ValueError, TypeError) as error:
+        raise ModelFileError(f"{folder}: the weights are not valid safetensors") from error
+    return _parse_json(text, folder), tensors
+
+
+def _verified(folder: Path, manifest: dict[str, Any], role: str, limit: int) -> bytes:
+    files = manifest.get("files")
+    entry = files.get(role) if isinstance(files, dict) else None
+    name = entry.get("name") if isinstance(entry, dict) else None
+    if not isinstance(name, str) or not name.startswith(f"{role}-") or Path(name).name != name:
+        raise ModelFileError(f"{folder / MANIFEST} names no valid {role} file")
+    content = _read(folder / name, limit)
+    if len(content) != entry.get("bytes"):
+        raise ModelFileError(
+            f"{folder / name} has {len(content)} bytes, its manifest says {entry.get('bytes')}; "
+            "the copy is incomplete, copy the folder again"
+        )
+    if hashlib.sha256(content).hexdigest() != entry.get("sha256"):
+        raise ModelFileError(
+            f"{folder / name} was changed after it was written; copy the folder again"
+        )
+    return content
+
+
+def _read(path: Path, limit: int) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if size > limit:
+                raise ModelFileError(f"{path} has {size} bytes, more than the limit of {limit}")
+            return stream.read(limit + 1)
+    except FileNotFoundError as error:
+        raise ModelFileError(f"{path.parent} has no {path.name}: not a complete model") from error
+    except OSError as error:
+        raise ModelFileError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _parse_json(content: bytes, path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(content, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelFileError(f"{path} does not hold a JSON object")
+    return value
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is not a JSON number")
+
+
+def _write_atomically(path: Path, content: bytes) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".mpvae-", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(temporary).chmod(0o644)  # mkstemp makes it private; a model is to be shared
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _refuse_foreign(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise ModelFileError(f"{folder} is a file; give a folder for the model")
+    if folder.is_dir() and not (folder / MANIFEST).exists():
+        foreign = [path.name for path in folder.iterdir() if not _is_ours(path)]
+        if foreign:
+            raise ModelFileError(
+                f"{folder} holds other files ({', '.join(sorted(foreign)[:3])}); "
+                "give a new or empty folder, or one with a model"
+            )
+
+
+def _is_ours(path: Path) -> bool:
+    name = path.name
+    return (
+        (name.startswith(".mpvae-") and name.endswith(".tmp"))
+        or (name.startswith("model-") and name.endswith(".json"))
+        or (name.startswith("weights-") and name.endswith(".safetensors"))
+    )
+
+
+def as_float32(tensors: Tensors) -> Tensors:
+    """Weights as they were trained: predictions widen them, files need not."""
+    return {name: np.ascontiguousarray(value, dtype=np.float32) for name, value in tensors.items()}

@@ -1,0 +1,68 @@
+"""One live line on the terminal for work that takes longer than a moment; silent in a pipe."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+
+class FitProgress:
+    """Bar over the epochs of all members, with the loss and the validation score.
+
+    Parameters
+    ----------
+    enabled : bool
+        Without it nothing is shown.
+    """
+
+    def __init__(self, enabled: bool) -> None:
+        self._bar = _bar(enabled, TextColumn("{task.fields[scores]}"))
+        self._task = self._bar.add_task("fit", total=1, scores="")
+
+    def __enter__(self) -> "FitProgress":
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def update(
+        self, *, member: int, n_members: int, epoch: int, max_epochs: int, scores: str
+    ) -> None:
+        """Show that ``member`` (from 0) has finished ``epoch`` (from 1)."""
+        self._bar.update(
+            self._task,
+            description=f"network {member + 1}/{n_members}",
+            total=n_members * max_epochs,
+            completed=member * max_epochs + epoch,
+            scores=scores,
+        )
+
+
+@contextmanager
+def counting(what: str, total: int, enabled: bool) -> Iterator[Progress]:
+    """Bar that counts to ``total``; advance its only task inside the block."""
+    with _bar(enabled) as bar:
+        bar.add_task(what, total=total)
+        yield bar
+
+
+def _bar(enabled: bool, *extra: TextColumn) -> Progress:
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        *extra,
+        console=console,
+        disable=not (enabled and console.is_terminal),
+        transient=True,
+    )
