@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from sklearn.utils import assert_all_finite
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_array, column_or_1d
 
@@ -71,7 +72,8 @@ def _indicator(Y: Matrix, names: tuple[str, ...] | None) -> Labels:
 
 def _binary(y: NDArray[Any]) -> Labels:
     y = column_or_1d(y, warn=True)
-    check_classification_targets(y)  # refuses continuous values and NaN
+    assert_all_finite(y, input_name="y")
+    check_classification_targets(y)  # refuses continuous values
     classes, codes = np.unique(y, return_inverse=True)
     if len(classes) > 2:
         raise DataError(

@@ -1,0 +1,256 @@
+"""How fast a training step and a prediction are, as ratios measured side by side in one run.
+
+Two yardsticks live in this file:
+
+- the plain formulation: the paper's loss as its formulas read (two cdfs per label, a tensor of
+  all pairs of labels for the ranking term, automatic differentiation; 10,000 draws to predict);
+- the floor: the same networks and optimiser with a plain cross-entropy head.
+
+Run it alone on the machine:
+
+    python benchmarks/speed.py [--out benchmarks/results/speed.json]
+"""
+
+import argparse
+import json
+import math
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.distributions import Normal, kl_divergence
+
+from mpvae import inference, probit
+from mpvae.config import DataShape, Settings, resolve
+from mpvae.losses import mpvae_loss
+from mpvae.networks import MPVAE
+
+BATCH, DRAWS, FEATURES = 128, 100, 100
+LABELS = (14, 38, 100)
+BARS = {14: (4, 1.3), 38: (20, 1.5), 100: (90, 2.0)}
+PREDICT_ROWS, PREDICT_DRAWS = 1000, 10_000
+
+
+def paper_settings(n_labels: int) -> Settings:
+    """The paper's networks and loss (entropy off, as in the authors' code: plain has none)."""
+    given = {"lambda_entropy": 0.0, "n_draws": DRAWS, "dropout": 0.0}
+    return resolve("paper", given, DataShape(BATCH, FEATURES, n_labels))
+
+
+def plain_branch(m, B, y, noise):
+    """Cross-entropy and ranking of one branch, formula by formula."""
+    E = Normal(0.0, 1.0).cdf(noise @ B.T + m)  # (S, N, L)
+    E = E * (1 - 1e-6) + 0.5e-6
+    log_prob = (y * E.log() + (1 - y) * (1 - E).log()).sum(-1)  # (S, N)
+    nll = -(log_prob.logsumexp(0) - math.log(len(noise))).mean()
+    pairs = y[:, :, None] * (1 - y)[:, None, :]  # (N, L, L)
+    gaps = torch.exp(-(E[..., :, None] - E[..., None, :]))  # (S, N, L, L)
+    ranking = (gaps * pairs).sum((-2, -1)) / pairs.sum((-2, -1)).clamp(min=1)
+    return nll, ranking.mean()
+
+
+class Step:
+    """One training step of each kind on the same batch and equal networks."""
+
+    def __init__(self, n_labels: int) -> None:
+        torch.manual_seed(0)
+        self.settings = paper_settings(n_labels)
+        self.network = MPVAE(FEATURES, n_labels, self.settings)
+        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=1e-4, fused=True)
+        self.x = torch.randn(BATCH, FEATURES)
+        self.y = (torch.rand(BATCH, n_labels) < 0.2).float()
+        self.weight = torch.ones(BATCH)
+        self.cross_entropy = nn.BCEWithLogitsLoss(reduction="sum")
+
+    def _branches(self):
+        eps = torch.randn(BATCH, self.settings.latent_dim)
+        return self.network(self.x, self.y, eps)
+
+    def _update(self, loss) -> None:
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+
+    def ours(self) -> None:
+        branches = self._branches()
+        u = torch.randn(BATCH, DRAWS // 2, self.settings.n_factors)
+        self._update(
+            mpvae_loss(
+                branches, self.network.B, u, self.y, self.weight, self.settings
+            ).total
+        )
+
+    def floor(self) -> None:
+        b = self._branches()
+        fitted = self.cross_entropy(b.m_x, self.y) + self.cross_entropy(b.m_y, self.y)
+        kl = kl_divergence(b.q_z_y, b.p_z_x).mean()
+        self._update(fitted / BATCH + kl + 0 * self.network.B.sum())
+
+    def plain(self) -> None:
+        b = self._branches()
+        noise = torch.randn(DRAWS, BATCH, self.settings.n_factors)
+        kl = kl_divergence(b.q_z_y, b.p_z_x).mean()
+        total = self.settings.beta**2 * kl
+        for m in (b.m_x, b.m_y):
+            nll, ranking = plain_branch(m, self.network.B, self.y, noise)
+            total = total + 0.5 * nll + 10 * ranking
+        self._update(total)
+
+
+def predict_ours(network, x):
+    return inference.marginals([network], x, 0)
+
+
+def predict_plain(network, x):
+    """Mean over 10,000 draws of the cdf, in pieces that fit into memory."""
+    with torch.inference_mode():
+        x = torch.as_tensor(x)
+        m = network.decode(x, network.prior(x).mean)
+        total = torch.zeros_like(m)
+        for _ in range(PREDICT_DRAWS // 100):
+            noise = torch.randn(100, len(x), network.B.shape[1])
+            total += Normal(0.0, 1.0).cdf(noise @ network.B.T + m).sum(0)
+        return (total / PREDICT_DRAWS).numpy()
+
+
+def seconds(run, *args, repeats: int) -> float:
+    run(*args)
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run(*args)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def measure_steps() -> list[dict]:
+    rows = []
+    for n_labels in LABELS:
+        step = Step(n_labels)
+        # Interleaved rounds, so that a slow minute of the machine touches all three alike.
+        rounds = [
+            (
+                seconds(step.floor, repeats=40),
+                seconds(step.ours, repeats=40),
+                seconds(step.plain, repeats=3),
+            )
+            for _ in range(5)
+        ]
+        floor, ours, plain = (statistics.median(column) for column in zip(*rounds, strict=True))
+        rows.append(
+            {
+                "labels": n_labels,
+                "floor_ms": 1e3 * floor,
+                "ours_ms": 1e3 * ours,
+                "plain_ms": 1e3 * plain,
+                "faster_than_plain": statistics.median(p / o for _, o, p in rounds),
+                "times_the_floor": statistics.median(o / f for f, o, _ in rounds),
+            }
+        )
+    return rows
+
+
+def measure_prediction() -> list[dict]:
+    rows = []
+    for n_labels in LABELS:
+        torch.manual_seed(0)
+        network = MPVAE(FEATURES, n_labels, paper_settings(n_labels)).eval()
+        x = torch.randn(PREDICT_ROWS, FEATURES).numpy()
+        ours = seconds(predict_ours, network, x, repeats=30)
+        plain = seconds(predict_plain, network, x, repeats=1)
+        gap = abs(predict_ours(network, x) - predict_plain(network, x)).max()
+        rows.append(
+            {
+                "labels": n_labels,
+                "ours_ms": 1e3 * ours,
+                "plain_ms": 1e3 * plain,
+                "faster_than_plain": plain / ours,
+                "largest_difference": float(gap),  # Monte Carlo error of the plain one
+            }
+        )
+    return rows
+
+
+def measure_memory() -> list[dict]:
+    """Peak memory of a step beyond the process at rest, each in a process of its own."""
+    rows = []
+    for n_labels in (100, 1000, 4000):
+        command = [sys.executable, __file__, "--memory-of", str(n_labels)]
+        out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        rows.append({"labels": n_labels, "peak_mb": float(out)})
+    logs = [(math.log(r["labels"]), math.log(r["peak_mb"])) for r in rows[1:]]
+    exponent = (logs[1][1] - logs[0][1]) / (logs[1][0] - logs[0][0])
+    rows.append({"exponent_1000_to_4000": exponent})
+    return rows
+
+
+def memory_of(n_labels: int) -> float:
+    """Megabytes a loss and gradient of 16 factors and 100 draws need at their peak."""
+    shape = DataShape(BATCH, FEATURES, n_labels)
+    given = {"lambda_entropy": 0.0, "n_draws": DRAWS, "n_factors": 16}
+    settings = resolve("paper", given, shape)
+    network = MPVAE(FEATURES, n_labels, settings)
+    optimizer = torch.optim.Adam(network.parameters(), fused=True)
+    x, y = torch.randn(BATCH, FEATURES), (torch.rand(BATCH, n_labels) < 0.02).float()
+    u = torch.randn(BATCH, DRAWS // 2, 16)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(3):
+        branches = network(x, y, torch.randn(BATCH, settings.latent_dim))
+        loss = mpvae_loss(branches, network.B, u, y, torch.ones(BATCH), settings).total
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--out", type=Path, help="write the figures as JSON")
+    parser.add_argument("--memory-of", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.memory_of:
+        print(memory_of(args.memory_of))
+        return
+    result = {
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "machine": platform.machine(),
+        "batch": BATCH,
+        "draws": DRAWS,
+        "features": FEATURES,
+        "step": measure_steps(),
+        "prediction": measure_prediction(),
+        "memory": measure_memory(),
+    }
+    print(f"Training step: batch {BATCH}, {DRAWS} draws, full-rank loadings, paper's networks")
+    print("labels   floor ms   ours ms   plain ms   vs plain (bar)     vs floor (bar)")
+    for r in result["step"]:
+        plain_bar, floor_bar = BARS[r["labels"]]
+        print(
+            f"{r['labels']:6d} {r['floor_ms']:10.2f} {r['ours_ms']:9.2f} {r['plain_ms']:10.1f}"
+            f" {r['faster_than_plain']:9.1f}x (>= {plain_bar})"
+            f" {r['times_the_floor']:9.2f}x (<= {floor_bar})"
+        )
+    print(f"\nPrediction of {PREDICT_ROWS} rows against {PREDICT_DRAWS} draws (bar: 700x)")
+    for r in result["prediction"]:
+        print(
+            f"{r['labels']:6d} labels: {r['ours_ms']:.2f} ms against {r['plain_ms']:.0f} ms,"
+            f" {r['faster_than_plain']:.0f}x; largest difference {r['largest_difference']:.4f}"
+        )
+    print("\nPeak memory of a step (16 factors, 100 draws)")
+    for r in result["memory"][:-1]:
+        print(f"{r['labels']:6d} labels: {r['peak_mb']:.0f} MB")
+    print(f"exponent in L between 1,000 and 4,000: {result['memory'][-1]['exponent_1000_to_4000']:.2f}")
+    if args.out:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
