@@ -181,115 +181,138 @@ def _value_and_gradient(
 ) -> tuple[Tensor, Tensor, Tensor]:
     R, N, L = m.shape
     H, K = u.shape[1:]
-    A = 2 if antithetic else 1  # u and -u
-    S = A * H
     t = probit.signs(y)
-    present, absent = (t > 0).to(m.dtype), (t < 0).to(m.dtype)
-    observed = present + absent
-    all_observed = bool(observed.all())
     # v = -t s / sqrt 2, so that 2 Phi(t s) = erfc(v): scale and sign go into the small m and
     # B u once, and an unobserved label has v = 0, erfc(v) = 1, log 0: it drops out by itself.
     tc = t * -math.sqrt(0.5)  # (N, L)
-    v_mean = (m * tc).transpose(0, 1)  # (N, R, L)
+    v_mean = (m * tc).transpose(0, 1).contiguous()  # (N, R, L)
+    terms = m.new_empty(3, R, N)
+    dv_mean = torch.empty_like(v_mean)
+    dB = torch.zeros_like(B)
+    rows = max(1, min(N, _PIECE // (2 * R * H * L)))
+    for start in range(0, N, rows):
+        piece = slice(start, min(N, start + rows))
+        n = piece.stop - start
+        u_piece = u[piece].reshape(n * H, K)
+        v_draw = (u_piece @ B.mT).view(n, H, L).mul_(tc[piece, None])
+        terms[..., piece], dv_mean[piece], dv_draw = _rows_value_and_gradient(
+            v_mean[piece], v_draw, t[piece], row_weight[piece], weights, antithetic
+        )
+        dB.addmm_(dv_draw.mul_(tc[piece, None]).view(n * H, L).mT, u_piece)
+    return terms, dv_mean.mul_(tc[:, None]).transpose(0, 1), dB
 
+
+def _rows_value_and_gradient(
+    v_mean: Tensor,
+    v_draw: Tensor,
+    t: Tensor,
+    row_weight: Tensor,
+    weights: TermWeights,
+    antithetic: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Terms of some rows, and the gradient of their weighted sum.
+
+    Parameters
+    ----------
+    v_mean : Tensor of shape (n, R, L)
+        ``-t m / sqrt 2`` of each branch.
+    v_draw : Tensor of shape (n, H, L)
+        ``-t B u / sqrt 2`` of each draw; ``v = v_mean + v_draw``, and with antithetic draws
+        also ``v = v_mean - v_draw``.
+    t : Tensor of shape (n, L)
+        Signs of the labels: 1, -1, or 0 where not observed.
+
+    Returns
+    -------
+    terms : Tensor of shape (3, R, n)
+        Cross-entropy, ranking, entropy; unweighted.
+    dv_mean : Tensor of shape (n, R, L)
+        Gradient of ``sum_rows row_weight * sum_terms weight * term`` in ``v_mean``.
+    dv_draw : Tensor of shape (n, H, L)
+        The same in ``v_draw``.
+    """
+    n, R, L = v_mean.shape
+    H = v_draw.shape[1]
+    A = 2 if antithetic else 1  # u and -u
+    S = A * H
+    present, absent = (t > 0).to(t.dtype), (t < 0).to(t.dtype)
+    observed = present + absent
     n_pairs = present.sum(1) * absent.sum(1)
     g = weights.rank_gain
     # Rows without a present or without an absent label have no pair to rank: their term is 0.
     per_pair = torch.where(n_pairs > 0, math.exp(g) / (g * n_pairs.clamp(min=1)), 0)
 
-    terms = m.new_zeros(3, R, N)
-    dv = m.new_empty(N, R, L)
-    dB = torch.zeros_like(B)
-    rows = max(1, min(N, _PIECE // (R * S * L)))
-    work = m.new_empty(3, rows, R, A, H, L)  # reused by every piece: no allocation inside
-    zero = m.new_zeros(())
-    for start in range(0, N, rows):
-        piece = slice(start, min(N, start + rows))
-        n = piece.stop - start
-        u_piece = u[piece].reshape(n * H, K)
-        Bu = (u_piece @ B.mT).view(n, 1, H, L) * tc[piece, None, None]
-        v5, p5, e5 = work[:, :n]
-        torch.add(v_mean[piece, :, None], Bu, out=v5[:, :, 0])
-        if antithetic:
-            torch.sub(v_mean[piece, :, None], Bu, out=v5[:, :, 1])
-        v, p, e = (array.view(n, R * S, L) for array in (v5, p5, e5))
+    terms = v_mean.new_zeros(3, R, n)
+    v5 = v_mean.new_empty(n, R, A, H, L)
+    torch.add(v_mean[:, :, None], v_draw[:, None], out=v5[:, :, 0])
+    if antithetic:
+        torch.sub(v_mean[:, :, None], v_draw[:, None], out=v5[:, :, 1])
+    v = v5.view(n, R * S, L)
 
-        # Cross-entropy: log-mean-exp over draws; its gradient weighs each draw by softmax.
-        torch.erfc(v, out=p)  # 2 Phi(t s)
-        tail = False
-        if weights.floor:
-            p.mul_(1 - 2 * weights.floor).add_(2 * weights.floor)
-        else:
-            tail = probit.has_tail(v)
-        log_p = probit.log_erfc(v).sum(-1) if tail else _log_product(p, e)
-        log_p = log_p.view(n, R, S)
-        terms[0, :, piece] = (
-            math.log(S) + observed[piece].sum(1, keepdim=True) * math.log(2) - log_p.logsumexp(-1)
-        ).mT
-        by_draw = log_p.softmax(-1) * (weights.ce * row_weight[piece])[:, None, None]
+    # Cross-entropy: log-mean-exp over draws; its gradient weighs each draw by softmax.
+    p = torch.erfc(v)  # 2 Phi(t s)
+    tail = False
+    if weights.floor:
+        p.mul_(1 - 2 * weights.floor).add_(2 * weights.floor)
+    else:
+        tail = probit.has_tail(v)
+    log_p = (probit.log_erfc(v).sum(-1) if tail else _log_product(p)).view(n, R, S)
+    n_observed = observed.sum(1, keepdim=True)
+    terms[0] = (math.log(S) + n_observed * math.log(2) - log_p.logsumexp(-1)).mT
+    by_draw = log_p.softmax(-1).mul_((weights.ce * row_weight)[:, None, None]).view(n, R * S, 1)
+    hazard = probit.erfc_hazard(v).mul_(by_draw) if tail else None
 
-        # G = -dLoss/d(2 Phi) / 1, then times d(2 Phi)/dv = -2 / sqrt(pi) exp(-v^2).
-        hazard = probit.erfc_hazard(v) if tail else None
-        torch.addcmul(zero, v, v, value=-1, out=v).exp_()  # exp(-v^2) from here on
-        if weights.rank:
-            torch.mul(p, -g / 2, out=e).exp_()  # e^{-g Phi(t s)}
-            if not all_observed:
-                e.mul_(observed[piece, None])
-            sum_all = e.sum(-1)
-            e_present = e * present[piece, None]
-            sum_present = e_present.sum(-1)
-            sum_absent = sum_all - sum_present
-            terms[1, :, piece] = (
-                (sum_present * sum_absent).view(n, R, S).mean(-1) * per_pair[piece, None]
-            ).mT
-            factor = (per_pair * row_weight)[piece, None] * (weights.rank * g / (2 * S))
-            by_absent = (sum_present * factor)[..., None]
-            by_present = (sum_absent * factor)[..., None]
-            G = e.mul_(by_absent).add_(e_present.mul_(by_present - by_absent))
-        else:
-            G = e.zero_()
-        if weights.entropy:
-            G.add_(_entropy(p, t[piece], row_weight[piece], weights.entropy / S, terms[2, :, piece]))
-        by_draw = by_draw.view(n, R * S, 1)
-        if hazard is None:
-            G.addcdiv_(by_draw, p).mul_(v)
-        else:
-            G.mul_(v).add_(hazard.mul_(by_draw))
+    # G = -dLoss/d(2 Phi); then dLoss/dv = slope exp(-v^2) G.
+    density = torch.addcmul(v.new_zeros(()), v, v, value=-1, out=v).exp_()
+    G = v.new_zeros(()) if hazard is not None else torch.div(by_draw, p)
+    if weights.rank:
+        e = torch.mul(p, -g / 2).exp_()  # e^{-g Phi(t s)}
+        if bool((observed < 1).any()):
+            e.mul_(observed[:, None])
+        e_present = e * present[:, None]
+        sum_present = e_present.sum(-1)
+        sum_absent = e.sum(-1) - sum_present
+        pairs = (sum_present * sum_absent).view(n, R, S)
+        terms[1] = (pairs.mean(-1) * per_pair[:, None]).mT
+        factor = (per_pair * row_weight)[:, None] * (weights.rank * g / (2 * S))
+        by_absent = (sum_present * factor)[..., None]
+        by_present = (sum_absent * factor)[..., None]
+        G = G + e.mul_(by_absent).add_(e_present.mul_(by_present - by_absent))
+    if weights.entropy:
+        contribution, terms[2] = _entropy(p, t, R)
+        G = G + contribution.mul_((weights.entropy / S * row_weight)[:, None, None])
+    G = density.mul_(G)
+    if hazard is not None:
+        G.add_(hazard)
+    G.mul_(2 / math.sqrt(math.pi) * (1 - 2 * weights.floor))
 
-        G5 = e5
-        torch.sum(G5.view(n, R, S, L), 2, out=dv[piece])
-        dBu = G5.sum(1)  # (n, A, H, L)
-        dBu = (dBu[:, 0] - dBu[:, 1]) if antithetic else dBu[:, 0]
-        dB.addmm_(dBu.mul_(tc[piece, None]).view(n * H, L).mT, u_piece)
-
-    slope = 2 / math.sqrt(math.pi) * (1 - 2 * weights.floor)  # -d(2 Phi)/dv without exp(-v^2)
-    dm = (dv * tc[:, None]).mul_(slope).transpose(0, 1)
-    return terms, dm, dB.mul_(slope)
+    by_sign = G.view(n, R, A, H, L).sum(1)
+    dv_draw = by_sign[:, 0] - by_sign[:, 1] if antithetic else by_sign[:, 0]
+    return terms, G.view(n, R, S, L).sum(2), dv_draw
 
 
-def _log_product(p: Tensor, scratch: Tensor) -> Tensor:
+def _log_product(p: Tensor) -> Tensor:
     """Sum of logarithms over the last axis, most of it as the logarithm of products of eight.
 
     A logarithm costs as much as eight products. Where a product leaves the normal numbers,
     the plain sum is taken instead.
     """
-    L = p.shape[-1]
-    width = L // 8
+    width = p.shape[-1] // 8
     if width == 0:
         return p.log().sum(-1)
-    a, b = p[..., : 4 * width], p[..., 4 * width : 8 * width]
-    four = torch.mul(a, b, out=scratch[..., : 4 * width])
-    two = torch.mul(four[..., : 2 * width], four[..., 2 * width :])
-    one = torch.mul(two[..., :width], two[..., width:])
+    four = p[..., : 4 * width] * p[..., 4 * width : 8 * width]
+    two = four[..., : 2 * width] * four[..., 2 * width :]
+    one = two[..., :width] * two[..., width:]
     if one.min() < torch.finfo(p.dtype).tiny:
         return p.log().sum(-1)
     total = one.log_().sum(-1)
-    return total if 8 * width == L else total.add_(p[..., 8 * width :].log().sum(-1))
+    rest = p[..., 8 * width :]
+    return total.add_(rest.log().sum(-1)) if rest.shape[-1] else total
 
 
-def _entropy(p: Tensor, t: Tensor, row_weight: Tensor, weight: float, term: Tensor) -> Tensor:
-    """Contribution of the entropy term to G; writes the term's value into ``term``."""
-    R, n = term.shape
+def _entropy(p: Tensor, t: Tensor, R: int) -> tuple[Tensor, Tensor]:
+    """Contribution of the entropy term to G (n, R S, L), and the term itself (R, n)."""
+    n = len(p)
     t = t[:, None]  # (n, 1, L)
     Phi = torch.where(t > 0, 0.5 * p, 1 - 0.5 * p)  # Phi(s), from 2 Phi(t s)
     f = Phi.exp().mul_(t.abs())
@@ -298,6 +321,5 @@ def _entropy(p: Tensor, t: Tensor, row_weight: Tensor, weight: float, term: Tens
     f.div_(Z)  # the paper's p_i
     log_f = Phi - Z.log()
     entropy = -(f * log_f).sum(-1, keepdim=True)
-    term.copy_(entropy.view(n, R, -1).mean(-1).mT)
     # dH/dPhi_k = -p_k (log p_k + H), and Phi = (1 + t (2 Phi(t s) - 1)) / 2
-    return (f * (log_f + entropy)).mul_(0.5 * weight * t * row_weight[:, None, None])
+    return f.mul_(log_f + entropy).mul_(0.5 * t), entropy.view(n, R, -1).mean(-1).mT
