@@ -25,7 +25,7 @@ import torch
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 
-from mpvae import inference, probit
+from mpvae import inference
 from mpvae.config import DataShape, Settings, resolve
 from mpvae.losses import mpvae_loss
 from mpvae.networks import MPVAE
@@ -80,9 +80,7 @@ class Step:
         branches = self._branches()
         u = torch.randn(BATCH, DRAWS // 2, self.settings.n_factors)
         self._update(
-            mpvae_loss(
-                branches, self.network.B, u, self.y, self.weight, self.settings
-            ).total
+            mpvae_loss(branches, self.network.B, u, self.y, self.weight, self.settings).total
         )
 
     def floor(self) -> None:
@@ -215,7 +213,9 @@ def status_kb(field: str) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     parser.add_argument("--memory-of", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -251,7 +251,8 @@ def main() -> None:
     print("\nPeak memory of a step (16 factors, 100 draws)")
     for r in result["memory"][:-1]:
         print(f"{r['labels']:6d} labels: {r['peak_mb']:.0f} MB")
-    print(f"exponent in L between 1,000 and 4,000: {result['memory'][-1]['exponent_1000_to_4000']:.2f}")
+    exponent = result["memory"][-1]["exponent_1000_to_4000"]
+    print(f"exponent in L between 1,000 and 4,000: {exponent:.2f}")
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(result, indent=1) + "\n")

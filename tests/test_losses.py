@@ -1,4 +1,4 @@
-"""The fused objective against the paper's formulas written out, and its gradient by gradcheck."""
+"""The fused objective against the paper's formulas written out; its gradient by gradcheck."""
 
 import itertools
 import math
@@ -125,7 +125,9 @@ def test_many_labels_walk_over_rows_in_pieces_to_the_same_result(monkeypatch):
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.floats(-300, 300), st.floats(-50, 50), st.sampled_from([torch.float32, torch.float64]))
+@given(
+    st.floats(-300, 300), st.floats(-50, 50), st.sampled_from([torch.float32, torch.float64])
+)
 def test_value_and_gradient_stay_finite_at_extremes(mean, loading, dtype):
     m = torch.tensor([[[mean, -mean, 0.0]]], dtype=dtype, requires_grad=True)
     B = torch.full((3, 1), loading, dtype=dtype, requires_grad=True)

@@ -15,16 +15,18 @@ Schedule = Literal["constant", "cosine", "step"]
 Preset = Literal["default", "paper", "authors_code"]
 
 
-def _doc(text: str) -> Any:  # noqa: ANN401
+def _doc(text: str) -> Any:
     return field(metadata={"doc": text})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Every choice of a model and its training, checked. See `resolve` for where they come from."""
+    """Every choice of a model and its training, checked; `resolve` makes one."""
 
     latent_dim: int = _doc("dimension d of the latent code z")
-    n_factors: int = _doc("columns K of the factor loadings B; K = number of labels is full rank")
+    n_factors: int = _doc(
+        "columns K of the factor loadings B; K = number of labels is full rank"
+    )
     hidden: tuple[int, ...] = _doc("layer widths of the feature encoder")
     hidden_labels: tuple[int, ...] = _doc("layer widths of the label encoder")
     hidden_decoder: tuple[int, ...] = _doc("layer widths of the shared decoder")
@@ -59,7 +61,14 @@ class Settings:
     def __post_init__(self) -> None:
         for f in fields(self):
             object.__setattr__(self, f.name, _as_declared(f.name, getattr(self, f.name)))
-        for name in ("latent_dim", "n_factors", "n_draws", "batch_size", "max_epochs", "n_members"):
+        for name in (
+            "latent_dim",
+            "n_factors",
+            "n_draws",
+            "batch_size",
+            "max_epochs",
+            "n_members",
+        ):
             self._require(name, getattr(self, name) >= 1, "at least 1")
         for name in _WIDTHS:
             widths = getattr(self, name)
@@ -115,13 +124,10 @@ def resolve(preset: Preset, given: Mapping[str, Any], shape: DataShape) -> Setti
         chosen.setdefault("hidden_labels", hidden)
         chosen.setdefault("hidden_decoder", hidden[::-1])
     values = _PRESETS[preset](shape) | chosen
-    if isinstance(values["batch_size"], Integral) and values["batch_size"] >= 1:
-        values.setdefault("max_epochs", _epochs_for(shape.n_rows, int(values["batch_size"])))
-        if isinstance(values["max_epochs"], Integral):
-            values.setdefault("patience", max(5, int(values["max_epochs"]) // 4))
-    else:
-        values.setdefault("max_epochs", 1)
-        values.setdefault("patience", None)
+    batch_size = _as_declared("batch_size", values["batch_size"])
+    values.setdefault("max_epochs", _epochs_for(shape.n_rows, max(1, batch_size)))
+    epochs = _as_declared("max_epochs", values["max_epochs"])
+    values.setdefault("patience", max(5, epochs // 4))
     return Settings(**values)
 
 
@@ -130,7 +136,7 @@ def setting_docs() -> dict[str, str]:
     return {f.name: f.metadata["doc"] for f in fields(Settings)}
 
 
-def parse_setting(name: str, text: str) -> Any:  # noqa: ANN401
+def parse_setting(name: str, text: str) -> Any:
     """Value of a setting written as text, as on the command line: ``hidden`` as "512,256"."""
     if name not in setting_docs():
         raise ConfigError(f"there is no setting {name!r}; known: {', '.join(setting_docs())}")
@@ -177,7 +183,7 @@ def _is_auto(value: object) -> bool:
     return isinstance(value, str) and value == "auto"
 
 
-def _as_declared(name: str, value: Any) -> Any:  # noqa: ANN401
+def _as_declared(name: str, value: Any) -> Any:
     """Value as the plain Python type its setting has, or an error that names both."""
     wrong = ConfigError(f"{name} must be {{}}, got {value!r}")
     if name in _WIDTHS:

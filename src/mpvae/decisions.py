@@ -175,7 +175,7 @@ class _States:
         sums = np.cumsum(changes[self.order])
         return np.concatenate([np.zeros(1, sums.dtype), sums])[self.n_taken]
 
-    def index(self, threshold: Any) -> Any:  # noqa: ANN401  float -> int, array -> array
+    def index(self, threshold: Any) -> Any:
         """State that a threshold leads to: the number of distinct scores at or above it."""
         return self.levels.size - np.searchsorted(self.levels, threshold, side="left")
 
@@ -246,7 +246,7 @@ def _shared_values(
     return _mean_of_counted(total, counted)
 
 
-def _gains(truth: NDArray[np.bool_], scores: NDArray[np.float64], value: Any) -> NDArray[Any]:  # noqa: ANN401
+def _gains(truth: NDArray[np.bool_], scores: NDArray[np.float64], value: Any) -> NDArray[Any]:
     """Change of each row's value when its entry is taken after all with higher scores, (n, m).
 
     Within equal scores the order is arbitrary: only the sum over them, which does not depend
@@ -262,17 +262,17 @@ def _gains(truth: NDArray[np.bool_], scores: NDArray[np.float64], value: Any) ->
     return gains
 
 
-def _f1(hits: Any, n_taken: Any, n_true: Any) -> NDArray[np.float64]:  # noqa: ANN401
+def _f1(hits: Any, n_taken: Any, n_true: Any) -> NDArray[np.float64]:
     """F1 from counts, 2 TP / (taken + true); 0 when both are 0."""
     return np.asarray(2 * hits / np.maximum(n_taken + n_true, 1))
 
 
-def _accuracy(hits: Any, n_taken: Any, n_true: int, n_entries: int) -> NDArray[np.float64]:  # noqa: ANN401
+def _accuracy(hits: Any, n_taken: Any, n_true: int, n_entries: int) -> NDArray[np.float64]:
     """Share of entries right, from counts: those neither true nor taken, and the hits."""
     return np.asarray((n_entries - n_true - n_taken + 2 * hits) / n_entries)
 
 
-def _all_right(hits: Any, n_taken: Any, n_true: Any) -> NDArray[np.int8]:  # noqa: ANN401
+def _all_right(hits: Any, n_taken: Any, n_true: Any) -> NDArray[np.int8]:
     return np.asarray((hits == n_taken) & (hits == n_true), dtype=np.int8)
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong, by name: every error mpvae raises on purpose about data, files or settings."""
+"""What goes wrong, by name: the errors mpvae raises about data, files or settings."""
 
 
 class MPVAEError(Exception):

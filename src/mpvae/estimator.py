@@ -1,4 +1,4 @@
-"""MPVAEClassifier: the multivariate probit variational autoencoder as a scikit-learn classifier."""
+"""MPVAEClassifier: the multivariate probit VAE as a scikit-learn classifier."""
 
 from pathlib import Path
 from typing import Any, Self, get_args
@@ -125,7 +125,7 @@ class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         z_draws: int | str = "auto",
         threshold: str = "auto",
         device: str = "auto",
-        random_state: Any = None,  # noqa: ANN401
+        random_state: Any = None,
         verbose: int = 0,
     ) -> None:
         self.preset = preset
@@ -163,7 +163,7 @@ class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.verbose = verbose
 
-    def __sklearn_tags__(self) -> Any:  # noqa: ANN401
+    def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_label = True
         tags.classifier_tags.multi_class = False  # a 1-d y must be binary
@@ -173,10 +173,10 @@ class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(
         self,
-        X: Any,  # noqa: ANN401
-        y: Any,  # noqa: ANN401
-        X_val: Any = None,  # noqa: ANN401
-        y_val: Any = None,  # noqa: ANN401
+        X: Any,
+        y: Any,
+        X_val: Any = None,
+        y_val: Any = None,
         sample_weight: ArrayLike | None = None,
     ) -> Self:
         """Learn from features and labels.
@@ -223,7 +223,9 @@ class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         X, Y, weight = _merge_equal_rows(X, coded.Y, weight)
         if not coded.multilabel and not 0 < Y.sum() < len(weight):
-            raise DataError("y holds one class once rows of weight 0 are left out; both are needed")
+            raise DataError(
+                "y holds one class once rows of weight 0 are left out; both are needed"
+            )
         self.label_names_ = np.array(coded.names, dtype=object)
         self.classes_ = coded.classes
         self.multilabel_ = coded.multilabel
@@ -250,7 +252,7 @@ class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise KeyboardInterrupt("fit was interrupted; the model holds the best so far")
         return self
 
-    def predict_proba(self, X: Any) -> Any:  # noqa: ANN401
+    def predict_proba(self, X: Any) -> Any:
         """Probability of each label.
 
         Returns
@@ -263,12 +265,12 @@ class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return self._wrap(p, X, self.label_names_)
         return self._wrap(np.hstack([1 - p, p]), X, self.classes_)
 
-    def decision_function(self, X: Any) -> Any:  # noqa: ANN401
+    def decision_function(self, X: Any) -> Any:
         """Probability of each label on the probit scale: positive where it exceeds one half."""
         scores = ndtri(self._marginals(X))
         return self._wrap(scores, X, self.label_names_) if self.multilabel_ else scores[:, 0]
 
-    def predict(self, X: Any, metric: Metric | None = None) -> Any:  # noqa: ANN401
+    def predict(self, X: Any, metric: Metric | None = None) -> Any:
         """Labels, decided so that ``metric`` is good (default: the estimator's `metric`).
 
         Returns
@@ -286,7 +288,7 @@ class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         decided = decisions.apply_threshold(p, self.thresholds_[metric])
         return self._wrap(decided, X, self.label_names_)
 
-    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:  # noqa: ANN401
+    def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
         """Value of `metric` for the predictions on X; accuracy for one binary label."""
         check_is_fitted(self)
         if not self.multilabel_:
@@ -320,14 +322,14 @@ class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Residual correlation of the labels given the features: `covariance_`, scaled."""
         covariance = self.covariance_
         sd = np.sqrt(np.diag(covariance))
-        correlation = covariance / np.outer(sd, sd)
+        correlation: NDArray[np.float64] = covariance / np.outer(sd, sd)
         np.fill_diagonal(correlation, 1.0)
         return correlation
 
     @property
     def label_embedding_(self) -> NDArray[np.float64]:
         """Vector of each label: rows of the Cholesky factor of `sigma_g_`, as in the paper."""
-        return np.linalg.cholesky(self.sigma_g_)
+        return np.linalg.cholesky(self.sigma_g_).astype(np.float64)
 
     def set_output(self, *, transform: str | None = None) -> Self:
         """Choose what predictions come as: "default" (arrays), "pandas" or "polars" frames."""
@@ -344,9 +346,11 @@ class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         model_file.write_model(folder, *saved.to_file(self))
 
-    def _check_features(self, X: Any, *, reset: bool) -> Any:  # noqa: ANN401
+    def _check_features(self, X: Any, *, reset: bool) -> Any:
         X = labels.as_pandas(X)
-        if isinstance(X, pd.DataFrame) and not all(map(pd.api.types.is_numeric_dtype, X.dtypes)):
+        if isinstance(X, pd.DataFrame) and not all(
+            map(pd.api.types.is_numeric_dtype, X.dtypes)
+        ):
             validate_data(self, X, reset=reset, skip_check_array=True)
             if len(X) == 0:
                 raise DataError("X has 0 rows; give at least one")
@@ -371,12 +375,14 @@ class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return tuple(self.feature_names_in_)
         return tuple(map(str, range(self.n_features_in_)))
 
-    def _validation_rows(self, X_val: Any, y_val: Any) -> Rows:  # noqa: ANN401
+    def _validation_rows(self, X_val: Any, y_val: Any) -> Rows:
         X = self.features_.apply(self._check_features(X_val, reset=False))
         if self.multilabel_:
             Y = labels.read_labels(y_val).Y
             if Y.shape[1] != len(self.label_names_):
-                raise DataError(f"y_val has {Y.shape[1]} labels, y has {len(self.label_names_)}")
+                raise DataError(
+                    f"y_val has {Y.shape[1]} labels, y has {len(self.label_names_)}"
+                )
         else:
             Y = (np.asarray(y_val).reshape(-1, 1) == self.classes_[1]).astype(np.float32)
         if Y.shape[0] != X.shape[0]:
@@ -423,7 +429,7 @@ class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             name: metrics.DECISION_METRICS[name](Y, Z) for name, Z in decided.items()
         } | {"log_loss": metrics.log_loss(Y, P)}
 
-    def _marginals(self, X: Any) -> NDArray[np.float64]:  # noqa: ANN401
+    def _marginals(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
         x = self.features_.apply(self._check_features(X, reset=False))
         n = x.shape[0]
@@ -437,7 +443,7 @@ class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         # Rounding makes 1 of a probability 8 standard deviations up; no label is certain.
         return np.clip(p, np.finfo(np.float64).tiny, 1 - np.finfo(np.float64).epsneg)
 
-    def _wrap(self, values: NDArray[Any], X: Any, columns: NDArray[Any]) -> Any:  # noqa: ANN401
+    def _wrap(self, values: NDArray[Any], X: Any, columns: NDArray[Any]) -> Any:
         kind = getattr(self, "_sklearn_output_config", {}).get("transform", "default")
         if kind == "pandas":
             return pd.DataFrame(values, columns=columns, index=getattr(X, "index", None))
@@ -460,8 +466,8 @@ def load_model(folder: str | Path) -> MPVAEClassifier:
 
 
 def _merge_equal_rows(
-    X: Any,  # noqa: ANN401
-    Y: Any,  # noqa: ANN401
+    X: Any,
+    Y: Any,
     weight: NDArray[np.float64],
 ) -> tuple[Any, Any, NDArray[np.float64]]:
     """Distinct rows in an order that depends on their content alone, with summed weights."""
@@ -471,12 +477,12 @@ def _merge_equal_rows(
     keys = np.hstack([row_keys(X), row_keys(Y)])[kept]
     _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     rows = kept[first]
-    summed = np.bincount(group.ravel(), weights=weight[kept])
+    summed = np.bincount(group.ravel(), weights=weight[kept]).astype(np.float64)
     return (X.iloc[rows] if isinstance(X, pd.DataFrame) else X[rows]), Y[rows], summed
 
 
 def _repeats(weight: NDArray[np.float64]) -> NDArray[np.int64] | None:
-    """Row numbers, each as often as its weight says; None when weights are equal or not counts."""
+    """Row numbers, each as often as its weight says; None if weights are equal or no counts."""
     counts = weight / weight.min()
     whole = np.rint(counts).astype(np.int64)
     if counts.max() == 1 or not np.allclose(counts, whole) or whole.sum() > 10 * len(weight):
@@ -485,7 +491,8 @@ def _repeats(weight: NDArray[np.float64]) -> NDArray[np.int64] | None:
 
 
 def _covariance(loadings: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-    return np.eye(len(loadings[0])) + np.mean([A @ A.T for A in loadings], axis=0)
+    mean: NDArray[np.float64] = np.mean([A @ A.T for A in loadings], axis=0)
+    return np.eye(len(mean)) + mean
 
 
 def _device(name: str) -> str:

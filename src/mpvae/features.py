@@ -5,7 +5,7 @@ columns may be numbers or categories, and a SciPy sparse matrix, which stays spa
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from mpvae.errors import DataError
 
-Matrix = NDArray[Any] | sp.csr_array
+Matrix: TypeAlias = Any  # ndarray or sp.csr_array, of shape (n, columns)
 MAX_LEVELS = 100
 """A text column with more distinct values than this is taken for an identifier and refused."""
 
@@ -67,11 +67,15 @@ def fit_features(
     if sp.issparse(X):
         square = (X.multiply(X)).T @ weight / weight.sum()
         every = np.arange(X.shape[1])
-        return FeatureMap(every, np.zeros(X.shape[1]), _safe_scale(np.sqrt(square)), nothing, {})
+        return FeatureMap(
+            every, np.zeros(X.shape[1]), _safe_scale(np.sqrt(square)), nothing, {}
+        )
     if isinstance(X, pd.DataFrame):
         is_number = [pd.api.types.is_numeric_dtype(dtype) for dtype in X.dtypes]
         numeric = np.flatnonzero(is_number)
-        levels = {int(i): _levels(X, int(i), names) for i in np.flatnonzero(~np.array(is_number))}
+        levels = {
+            int(i): _levels(X, int(i), names) for i in np.flatnonzero(~np.array(is_number))
+        }
     else:
         numeric, levels = np.arange(X.shape[1]), {}
     numbers = _numbers(X, numeric)
@@ -88,12 +92,16 @@ def fit_features(
     # Rounding leaves a constant column of 0.1 a spread of 1e-17: not a scale to divide by.
     scale = np.where(scale > 10 * np.finfo(np.float64).eps * np.abs(mean), scale, 0)
     return FeatureMap(
-        numeric, mean, _safe_scale(scale), np.flatnonzero(missing.any(0)).astype(np.int64), levels
+        numeric,
+        mean,
+        _safe_scale(scale),
+        np.flatnonzero(missing.any(0)).astype(np.int64),
+        levels,
     )
 
 
 def refuse_infinite(X: Matrix | pd.DataFrame, names: tuple[str, ...]) -> None:
-    """Raise a DataError that names the columns of X with an infinite value (or a sparse NaN)."""
+    """Raise a DataError naming the columns of X with an infinite value (or a sparse NaN)."""
     if sp.issparse(X):
         bad = np.unique(X.indices[~np.isfinite(X.data)])
         what, remedy = "inf or NaN", "replace them; in a dense X, NaN is allowed"
@@ -108,12 +116,12 @@ def refuse_infinite(X: Matrix | pd.DataFrame, names: tuple[str, ...]) -> None:
 
 
 def row_keys(X: Matrix | pd.DataFrame) -> NDArray[np.uint64]:
-    """Fingerprint of every row, shape (n, 2): equal rows have equal keys, whatever their order."""
+    """Fingerprint of every row, shape (n, 2): equal rows have equal keys anywhere."""
     n = X.shape[0]
     keys = np.zeros((n, 2), np.uint64)
-    salts = np.random.default_rng(20200101).integers(1, 2**63, (2, X.shape[1]), np.uint64)
+    salts = np.random.default_rng(20200101).integers(1, 2**63, (2, X.shape[1])).view(np.uint64)
     if sp.issparse(X):
-        values = _bits(X.data)
+        values = _bits(np.asarray(X.data))
         rows = np.repeat(np.arange(n), np.diff(X.indptr))
         for k in range(2):
             np.add.at(keys[:, k], rows, _mix(values ^ salts[k, X.indices]))
@@ -136,7 +144,9 @@ def _numbers(X: Matrix | pd.DataFrame, columns: NDArray[np.int64]) -> NDArray[np
 
 def _text(X: pd.DataFrame, position: int) -> NDArray[np.object_]:
     column = X.iloc[:, position]
-    return np.where(column.isna(), None, column.astype(str).to_numpy(dtype=object))
+    text: NDArray[np.object_] = column.astype(str).to_numpy(dtype=object, copy=True)
+    text[column.isna().to_numpy()] = None
+    return text
 
 
 def _levels(X: pd.DataFrame, position: int, names: tuple[str, ...]) -> tuple[str, ...]:

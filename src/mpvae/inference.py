@@ -1,4 +1,4 @@
-"""What a fitted network says about rows: marginal probabilities, and how labels hang together."""
+"""What fitted networks say: probabilities of labels, and how labels hang together."""
 
 from collections.abc import Callable, Sequence
 
@@ -78,11 +78,14 @@ def code_loadings(network: MPVAE, X: Matrix, *, n_rows: int = 512, n_draws: int 
         p_z_x = network.prior(x)
         eps = _normal_points(n_draws, p_z_x.mean.shape[1]).to(network.B)
         m = torch.stack([network.decode(x, p_z_x.mean + p_z_x.stddev * e) for e in eps])
-        deviation = (m - m.mean(0)).flatten(0, 1) / (len(rows) * (n_draws - 1)) ** 0.5  # (S N, L)
+        deviation = (m - m.mean(0)).flatten(0, 1) / (
+            len(rows) * (n_draws - 1)
+        ) ** 0.5  # (S N, L)
         # Right singular vectors of the deviations = eigenvectors of their covariance.
         variance, directions = torch.linalg.eigh(deviation.mT @ deviation)
         rank = min(p_z_x.mean.shape[1], len(variance))
-        return directions[:, -rank:] * variance[-rank:].clamp(min=0).sqrt()
+        loadings: Tensor = directions[:, -rank:] * variance[-rank:].clamp(min=0).sqrt()
+        return loadings
 
 
 def _mean_over_z(network: MPVAE, x: Tensor, z_draws: int) -> Tensor:
@@ -98,5 +101,7 @@ def _mean_over_z(network: MPVAE, x: Tensor, z_draws: int) -> Tensor:
 
 def _normal_points(n: int, dimension: int) -> Tensor:
     """Quasi-random standard normal points, always the same, shape (n, dimension)."""
-    uniform = SobolEngine(dimension, scramble=True, seed=_SEED).draw(n, dtype=torch.float64)
-    return torch.special.ndtri(uniform.clamp(1e-12, 1 - 1e-12))
+    engine = SobolEngine(dimension, scramble=True, seed=_SEED)  # type: ignore[no-untyped-call]
+    uniform: Tensor = engine.draw(n, dtype=torch.float64).clamp(1e-12, 1 - 1e-12)
+    points: Tensor = torch.special.ndtri(uniform)
+    return points

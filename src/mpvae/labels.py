@@ -29,7 +29,7 @@ class Labels:
     multilabel: bool
 
 
-def read_labels(y: Any) -> Labels:  # noqa: ANN401
+def read_labels(y: Any) -> Labels:
     """Check labels given as array, nested list, DataFrame (pandas, polars), or sparse matrix.
 
     A vector, or an array of one column, is one binary label in any encoding; everything else
@@ -54,7 +54,7 @@ def read_labels(y: Any) -> Labels:  # noqa: ANN401
     return _binary(array)
 
 
-def as_pandas(table: Any) -> Any:  # noqa: ANN401
+def as_pandas(table: Any) -> Any:
     """A polars frame as a pandas one; anything else as it is."""
     return table.to_pandas() if type(table).__module__.startswith("polars") else table
 
@@ -64,9 +64,13 @@ def _indicator(Y: Matrix, names: tuple[str, ...] | None) -> Labels:
     if L == 0:
         raise DataError("y has no columns; give at least one label")
     names = names or tuple(f"label_{i}" for i in range(L))
-    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1] if L < 10**4 else []
+    twice = (
+        [name for name in dict.fromkeys(names) if names.count(name) > 1] if L < 10**4 else []
+    )
     if twice:
-        raise DataError(f"y has several columns named {twice[0]!r}; give each label its own name")
+        raise DataError(
+            f"y has several columns named {twice[0]!r}; give each label its own name"
+        )
     return Labels(Y, names, np.arange(L), multilabel=True)
 
 

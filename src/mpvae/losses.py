@@ -89,8 +89,8 @@ def mpvae_loss(
     fitted, terms = probit_loss(m, B, u, y, weight, term_weights(settings), settings.antithetic)
     kl = weight @ kl_divergence(branches.q_z_y, branches.p_z_x)
     total = fitted + settings.beta**settings.beta_power * kl
-    means = (terms @ weight).unbind()  # (3, 2) -> three pairs
-    return LossTerms(total, *means[0], *means[1], *means[2], kl.detach())
+    ce, rank, entropy = (terms @ weight).unbind()  # (3, 2): each term of both branches
+    return LossTerms(total, ce[0], ce[1], rank[0], rank[1], entropy[0], entropy[1], kl.detach())
 
 
 def term_weights(settings: Settings) -> TermWeights:
@@ -139,8 +139,10 @@ def probit_loss(
     terms : Tensor of shape (3, R, N)
         Unweighted cross-entropy, ranking and entropy of every row; no gradient.
     """
-    total, terms = _ProbitLoss.apply(m, B, u, y, row_weight, weights, antithetic)
-    return total, terms
+    result: tuple[Tensor, Tensor] = _ProbitLoss.apply(  # type: ignore[no-untyped-call]
+        m, B, u, y, row_weight, weights, antithetic
+    )
+    return result
 
 
 class _ProbitLoss(torch.autograd.Function):
@@ -148,7 +150,7 @@ class _ProbitLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,  # noqa: ANN401
+        ctx: Any,
         m: Tensor,
         B: Tensor,
         u: Tensor,
@@ -165,7 +167,7 @@ class _ProbitLoss(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+    def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         dm, dB = ctx.saved_tensors
         return g * dm, g * dB, None, None, None, None, None
 

@@ -322,7 +322,8 @@ def check_same_shape(truth: NDArray[Any], other: NDArray[Any], name: str) -> Non
 
 
 def _dense_matrix(values: MatrixLike, name: str) -> NDArray[Any]:
-    matrix = np.asarray(values.toarray() if sparse.issparse(values) else values)
+    dense: Any = values.toarray() if sparse.issparse(values) else values  # type: ignore[union-attr]
+    matrix = np.asarray(dense)
     if matrix.dtype == object:  # a data frame of mixed columns
         with contextlib.suppress(TypeError, ValueError):  # refused just below
             matrix = matrix.astype(np.float64)

@@ -12,7 +12,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load as parse_tensors
@@ -45,7 +44,10 @@ def write_model(folder: str | Path, description: dict[str, Any], tensors: Tensor
     folder = Path(folder)
     _refuse_foreign(folder)
     text = json.dumps(description, allow_nan=False, ensure_ascii=False, indent=1).encode()
-    contents = {"model": (text, ".json"), "weights": (serialise_tensors(tensors), ".safetensors")}
+    contents = {
+        "model": (text, ".json"),
+        "weights": (serialise_tensors(tensors), ".safetensors"),
+    }
     files = {}
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -68,7 +70,9 @@ def read_model(folder: str | Path) -> tuple[dict[str, Any], Tensors]:
     """Description and tensors of a model folder, verified against its manifest."""
     folder = Path(folder)
     if not folder.is_dir():
-        raise ModelFileError(f"{folder} is not a folder; give the one `save` or `mpvae fit` wrote")
+        raise ModelFileError(
+            f"{folder} is not a folder; give the one `save` or `mpvae fit` wrote"
+        )
     manifest = _parse_json(_read(folder / MANIFEST, MAX_MANIFEST_BYTES), folder / MANIFEST)
     if manifest.get("format") != "mpvae" or not isinstance(manifest.get("schema"), int):
         raise ModelFileError(f"{folder / MANIFEST} is not the manifest of an mpvae model")
@@ -89,13 +93,15 @@ def read_model(folder: str | Path) -> tuple[dict[str, Any], Tensors]:
 def _verified(folder: Path, manifest: dict[str, Any], role: str, limit: int) -> bytes:
     files = manifest.get("files")
     entry = files.get(role) if isinstance(files, dict) else None
-    name = entry.get("name") if isinstance(entry, dict) else None
+    entry = entry if isinstance(entry, dict) else {}
+    name = entry.get("name")
     if not isinstance(name, str) or not name.startswith(f"{role}-") or Path(name).name != name:
         raise ModelFileError(f"{folder / MANIFEST} names no valid {role} file")
     content = _read(folder / name, limit)
-    if len(content) != entry.get("bytes"):
+    size = entry.get("bytes")
+    if len(content) != size:
         raise ModelFileError(
-            f"{folder / name} has {len(content)} bytes, its manifest says {entry.get('bytes')}; "
+            f"{folder / name} has {len(content)} bytes, its manifest says {size}; "
             "the copy is incomplete, copy the folder again"
         )
     if hashlib.sha256(content).hexdigest() != entry.get("sha256"):
@@ -113,7 +119,9 @@ def _read(path: Path, limit: int) -> bytes:
                 raise ModelFileError(f"{path} has {size} bytes, more than the limit of {limit}")
             return stream.read(limit + 1)
     except FileNotFoundError as error:
-        raise ModelFileError(f"{path.parent} has no {path.name}: not a complete model") from error
+        raise ModelFileError(
+            f"{path.parent} has no {path.name}: not a complete model"
+        ) from error
     except OSError as error:
         raise ModelFileError(f"cannot read {path}: {error.strerror}") from error
 
@@ -165,8 +173,3 @@ def _is_ours(path: Path) -> bool:
         or (name.startswith("model-") and name.endswith(".json"))
         or (name.startswith("weights-") and name.endswith(".safetensors"))
     )
-
-
-def as_float32(tensors: Tensors) -> Tensors:
-    """Weights as they were trained: predictions widen them, files need not."""
-    return {name: np.ascontiguousarray(value, dtype=np.float32) for name, value in tensors.items()}

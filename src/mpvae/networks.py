@@ -1,6 +1,6 @@
 """The MPVAE networks: two Gaussian encoders, one decoder, one covariance factor."""
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -8,12 +8,14 @@ from torch.distributions import Independent, Normal
 
 from mpvae.config import Settings
 
+Gaussian: TypeAlias = "Independent[Normal]"
+
 
 class Branches(NamedTuple):
     """What one forward pass yields; suffix ``_x``: features only, ``_y``: with labels."""
 
-    p_z_x: Independent
-    q_z_y: Independent
+    p_z_x: Gaussian
+    q_z_y: Gaussian
     m_x: Tensor  # (N, L)
     m_y: Tensor  # (N, L)
 
@@ -61,7 +63,7 @@ class MPVAE(nn.Module):
             m_x, m_y = self.output(hidden_x), self.output_y(hidden_y)
         return Branches(p_z_x, q_z_y, m_x, m_y)
 
-    def prior(self, x: Tensor) -> Independent:
+    def prior(self, x: Tensor) -> Gaussian:
         """Distribution of the latent code given the features, p(z | x)."""
         return _gaussian(self.prior_net(x))
 
@@ -71,7 +73,7 @@ class MPVAE(nn.Module):
         return m
 
 
-def _gaussian(params: Tensor) -> Independent:
+def _gaussian(params: Tensor) -> Gaussian:
     mean, log_var = params.chunk(2, -1)
     return Independent(Normal(mean, (0.5 * log_var).exp(), validate_args=False), 1)
 

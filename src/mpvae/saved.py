@@ -17,13 +17,15 @@ from mpvae.networks import MPVAE
 Model = TypeVar("Model")
 
 
-def to_file(model: Any) -> tuple[dict[str, Any], Tensors]:  # noqa: ANN401
+def to_file(model: Any) -> tuple[dict[str, Any], Tensors]:
     """Description (JSON values) and tensors of a fitted classifier."""
     from mpvae import __version__
 
     features: FeatureMap = model.features_
     params = {k: _plain(v) for k, v in model.get_params(deep=False).items()}
-    params["random_state"] = params["random_state"] if _is_seed(params["random_state"]) else None
+    params["random_state"] = (
+        params["random_state"] if _is_seed(params["random_state"]) else None
+    )
     description = {
         "version": __version__,
         "params": params,
@@ -72,9 +74,10 @@ def from_file(
 
 
 def _restore(kind: type[Model], text: dict[str, Any], tensors: Tensors) -> Model:
-    params = {k: tuple(v) if isinstance(v, list) else v for k, v in text["params"].items()}
-    model: Any = kind(**params)
-    settings = {k: tuple(v) if isinstance(v, list) else v for k, v in text["settings"].items()}
+    model: Any = kind(**_tuples(text["params"]))
+    settings: dict[str, Any] = {
+        k: tuple(v) if isinstance(v, list) else v for k, v in text["settings"].items()
+    }
     model.settings_ = Settings(**settings)
     model.n_features_in_ = _count(text["n_features_in"], "n_features_in")
     if text["feature_names_in"] is not None:
@@ -93,7 +96,9 @@ def _restore(kind: type[Model], text: dict[str, Any], tensors: Tensors) -> Model
     model.classes_ = np.arange(n_labels)
     if not model.multilabel_:
         dtype = {"i": np.int64, "u": np.int64, "f": np.float64, "b": np.bool_}
-        model.classes_ = np.array(text["classes"], dtype=dtype.get(text["classes_dtype"], object))
+        model.classes_ = np.array(
+            text["classes"], dtype=dtype.get(text["classes_dtype"], object)
+        )
         if model.classes_.shape != (2,):
             raise ValueError("a binary label needs two classes")
     model.thresholds_ = {
@@ -103,16 +108,20 @@ def _restore(kind: type[Model], text: dict[str, Any], tensors: Tensors) -> Model
     model.history_ = pd.DataFrame(text["history"])
     model.n_epochs_ = int(model.history_["epoch"].max())
     model.networks_, model.code_loadings_ = [], []
-    for i in range(_count(max(int(n.split(".")[1]) for n in tensors if n[:8] == "members.") + 1)):
+    for i in range(
+        _count(max(int(n.split(".")[1]) for n in tensors if n[:8] == "members.") + 1)
+    ):
         network, loadings = _network(i, model, tensors)
         model.networks_.append(network)
         model.code_loadings_.append(loadings)
     return model  # type: ignore[no-any-return]
 
 
-def _network(i: int, model: Any, tensors: Tensors) -> tuple[MPVAE, Any]:  # noqa: ANN401
+def _network(i: int, model: Any, tensors: Tensors) -> tuple[MPVAE, Any]:
     prefix = f"members.{i}."
-    own = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+    own = {
+        name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)
+    }
     loadings = own.pop("code_loadings").astype(np.float64)
     n_labels = len(model.label_names_)
     if loadings.ndim != 2 or len(loadings) != n_labels:
@@ -133,7 +142,9 @@ def _network(i: int, model: Any, tensors: Tensors) -> tuple[MPVAE, Any]:  # noqa
 
 def _check_features(features: FeatureMap, n_features: int) -> None:
     n = len(features.numeric)
-    positions = np.sort(np.concatenate([features.numeric, list(features.levels)]).astype(np.int64))
+    positions = np.sort(
+        np.concatenate([features.numeric, list(features.levels)]).astype(np.int64)
+    )
     if not np.array_equal(positions, np.arange(n_features)):
         raise ValueError("the features do not cover the columns")
     if features.mean.shape != (n,) or features.scale.shape != (n,):
@@ -144,30 +155,34 @@ def _check_features(features: FeatureMap, n_features: int) -> None:
         raise ValueError("marked columns are out of range")
 
 
-def _threshold(value: Any, n_labels: int) -> Any:  # noqa: ANN401
+def _threshold(value: Any, n_labels: int) -> Any:
     threshold = np.asarray(value, dtype=np.float64)
     if threshold.shape not in ((), (n_labels,)) or not np.isfinite(threshold).all():
         raise ValueError("a threshold is not one number, or one per label")
     return float(threshold) if threshold.ndim == 0 else threshold
 
 
-def _names(values: list[Any], n: int) -> Any:  # noqa: ANN401
+def _names(values: list[Any], n: int) -> Any:
     if len(values) != n or not all(isinstance(value, str) for value in values):
         raise ValueError(f"expected {n} names")
     return np.array(values, dtype=object)
 
 
-def _count(value: Any, name: str = "members") -> int:  # noqa: ANN401
+def _count(value: Any, name: str = "members") -> int:
     if not isinstance(value, int) or not 1 <= value <= 10**8:
         raise ValueError(f"{name} is not a count")
     return value
+
+
+def _tuples(values: dict[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
 
 
 def _is_seed(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401
+def _plain(value: Any) -> Any:
     """Value as JSON has it."""
     if isinstance(value, np.ndarray | tuple | list):
         return [_plain(v) for v in value]

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from iterstrat.ml_stratifiers import IterativeStratification
@@ -81,7 +82,7 @@ def _deal(
     Y: ArrayLike | csr_array, shares: NDArray[np.float64], seed: int
 ) -> NDArray[np.int64]:
     """Part of every row, none empty."""
-    labels = Y if issparse(Y) else np.asarray(Y)
+    labels: Any = Y if issparse(Y) else np.asarray(Y)
     if labels.ndim != 2:
         raise DataError(f"Y must have 2 dimensions (rows, labels), got {labels.ndim}")
     n_rows = int(labels.shape[0])

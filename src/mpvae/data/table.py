@@ -66,6 +66,19 @@ class LabelledTable:
     def __len__(self) -> int:
         return int(self.X.shape[0])
 
+    def features(self) -> pd.DataFrame | csr_array:
+        """Features with their names: a DataFrame, or the CSR array, which cannot carry any."""
+        if isinstance(self.X, pd.DataFrame | csr_array):
+            return self.X
+        return pd.DataFrame(self.X, columns=list(self.feature_names))
+
+    def labels(self) -> pd.DataFrame:
+        """Labels with their names."""
+        if self.Y is None:
+            raise DataError(f"{self.name} holds no labels; say which columns are labels")
+        dense = self.Y.toarray() if isinstance(self.Y, csr_array) else self.Y
+        return pd.DataFrame(dense, columns=list(self.label_names))
+
     def rows(self, idx: ArrayLike) -> "LabelledTable":
         """Table of the given rows (row numbers, or one boolean per row); splits are dropped."""
         index = np.asarray(idx)
