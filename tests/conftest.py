@@ -1,9 +1,10 @@
 """Shared by all tests: where the real data is, and which tests run only on demand."""
 
-import os
 from pathlib import Path
 
 import pytest
+
+from mpvae.data import data_folder
 
 ROOT = Path(__file__).parents[1]
 
@@ -24,7 +25,7 @@ def pytest_collection_modifyitems(config, items):
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """Folder of real data sets: $MPVAE_DATA, or ../shared/data beside the project."""
-    folder = Path(os.environ.get("MPVAE_DATA", ROOT.parent / "shared" / "data"))
-    if not folder.is_dir():
-        pytest.skip(f"no real data: neither $MPVAE_DATA nor {folder} is a folder")
+    folder = data_folder() or ROOT.parent / "shared" / "data"
+    if not (folder / "MANIFEST.md").is_file():
+        pytest.skip("no real data: neither $MPVAE_DATA nor ../shared/data is there")
     return folder

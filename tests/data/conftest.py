@@ -1,17 +1,7 @@
-from pathlib import Path
-
 import pytest
 
-from mpvae.data import data_folder, read_table
+from mpvae.data import read_table
 from mpvae.errors import DataError
-
-
-@pytest.fixture(scope="session")
-def real_data():
-    folder = data_folder() or Path(__file__).parents[3] / "shared" / "data"
-    if not (folder / "MANIFEST.md").is_file():
-        pytest.skip("no real data: neither $MPVAE_DATA nor ../shared/data is there")
-    return folder
 
 
 @pytest.fixture

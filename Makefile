@@ -1,0 +1,41 @@
+# Everything runs inside .venv, which the first target builds from nothing.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test lint coverage slow figures clean
+
+demo: .venv/demo
+	$(BIN)/mpvae demo
+
+test: .venv/dev lint
+	$(BIN)/python -m pytest --cov --cov-report=term
+
+lint: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/codespell
+
+# Minutes of training on real data ($MPVAE_DATA or ../shared/data).
+slow: .venv/dev
+	$(BIN)/python -m pytest --slow -m slow
+
+figures: .venv/dev
+	$(BIN)/python docs/figures.py
+
+.venv/demo: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "installing mpvae (torch is the large part: two minutes or so)"
+	$(PIP) -e ".[demo,fast]"
+	@touch $@
+
+.venv/dev: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "installing mpvae and its development tools"
+	$(PIP) -e ".[dev]"
+	@touch $@
+
+clean:
+	rm -rf .venv demo .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

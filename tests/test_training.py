@@ -1,0 +1,159 @@
+"""The training loop: presets, schedules, stopping, what it learns."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from mpvae.config import DataShape, resolve
+from mpvae.data import simulate_probit
+from mpvae.errors import MPVAEError
+from mpvae.members import fit_members
+from mpvae.networks import MPVAE
+from mpvae.training import Rows, train
+
+SMALL = {"hidden": (32,), "latent_dim": 4, "n_draws": 8, "batch_size": 64}
+
+
+def _rows(n=300, **kwargs):
+    data = simulate_probit(n, n_labels=4, **kwargs)
+    return Rows(data.X.astype(np.float32), data.Y.astype(np.float32), np.ones(n))
+
+
+def _settings(rows, preset="default", **given):
+    shape = DataShape(len(rows), rows.X.shape[1], rows.Y.shape[1])
+    return resolve(preset, SMALL | given, shape)
+
+
+def _train(rows, validation=None, *, seed=0, **given):
+    return train(rows, validation, _settings(rows, **given), metric="micro_f1", seed=seed)
+
+
+def _weights(trained):
+    return torch.cat([p.flatten() for p in trained.network.state_dict().values()])
+
+
+def test_same_seed_gives_the_same_weights_and_another_seed_others():
+    rows = _rows()
+    a, b, c = (_train(rows, seed=s, max_epochs=3) for s in (1, 1, 2))
+    assert torch.equal(_weights(a), _weights(b))
+    assert not torch.equal(_weights(a), _weights(c))
+
+
+def test_training_leaves_the_callers_random_state_alone():
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    _train(_rows(), max_epochs=2)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("preset", ["default", "paper", "authors_code"])
+def test_every_preset_lowers_its_loss(preset):
+    rows = _rows()
+    result = _train(rows, preset=preset, max_epochs=15)
+    totals = [record.terms["total"] for record in result.history]
+    assert totals[-1] < totals[0]
+    assert all(math.isfinite(value) for r in result.history for value in r.terms.values())
+
+
+def test_the_authors_code_has_an_output_layer_per_branch_and_the_text_one():
+    shape = DataShape(100, 5, 3)
+    text = MPVAE(5, 3, resolve("paper", {}, shape))
+    code = MPVAE(5, 3, resolve("authors_code", {}, shape))
+    assert text.output_y is None
+    assert code.output_y is not None
+    assert code.output_y.weight is not code.output.weight
+
+
+def test_rows_without_present_or_without_absent_labels_are_ordinary_input():
+    rows = _rows()
+    Y = rows.Y.copy()
+    Y[::3], Y[1::3] = 0, 1
+    for preset in ("default", "paper", "authors_code"):
+        result = _train(Rows(rows.X, Y, rows.weight), preset=preset, max_epochs=2)
+        assert _weights(result).isfinite().all()
+
+
+def test_the_best_epoch_on_validation_rows_is_kept():
+    rows, validation = _rows(seed=0), _rows(100, seed=1)
+    result = _train(rows, validation, max_epochs=12, lr=0.02, patience=None)
+    losses = [record.val_log_loss for record in result.history]
+    assert len(losses) == 12
+    best = max(i for i, record in enumerate(result.history) if record.is_best)
+    assert losses[best] == min(losses)
+
+
+def test_patience_stops_and_none_trains_to_the_end():
+    rows, validation = _rows(60, seed=0), _rows(60, seed=5)
+    stopped = _train(rows, validation, max_epochs=200, lr=0.05, patience=3)
+    assert len(stopped.history) < 200
+    last_best = max(r.epoch for r in stopped.history if r.is_best)
+    assert len(stopped.history) == last_best + 3
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [("constant", [1, 1, 1, 1]), ("step", [1, 1, 0.5, 0.5]), ("cosine", [1, 0.85, 0.5, 0.15])],
+)
+def test_the_learning_rate_follows_its_schedule(schedule, expected):
+    rows = _rows(64)
+    result = _train(
+        rows, max_epochs=4, lr=0.001, lr_schedule=schedule, lr_decay=0.5, lr_decay_times=2
+    )
+    rates = [record.lr / 0.001 for record in result.history]  # one step per epoch
+    np.testing.assert_allclose(rates, expected, atol=0.005)
+
+
+def test_row_weights_count_in_the_objective():
+    """Two opposite answers to the same question: the heavier one wins."""
+    n = 200
+    X = np.zeros((n, 1), np.float32)
+    Y = np.tile(np.array([[1, 0], [0, 1]], np.float32), (n // 2, 1))
+    weight = np.tile([9.0, 1.0], n // 2)
+    rows = Rows(X, Y, weight)
+    network = _train(rows, max_epochs=30, dropout=0.0).network
+    from mpvae.inference import marginals
+
+    p = marginals([network.double()], X[:1], 16)[0]
+    # the shares are 9/10 and 1/10; training noise of this size of network is some hundredths
+    np.testing.assert_allclose(p, [0.9, 0.1], atol=0.06)
+
+
+def test_an_infinite_loss_stops_with_the_term_and_a_remedy():
+    rows = _rows()
+    X = rows.X.copy()
+    X[0, 0] = np.inf
+    with pytest.raises(MPVAEError, match=r"not finite .*lower lr"):
+        _train(Rows(X, rows.Y, rows.weight), max_epochs=1)
+
+
+def test_an_interrupt_keeps_the_members_finished_so_far():
+    rows = _rows()
+    settings = _settings(rows, n_members=3, max_epochs=3)
+
+    def interrupt(member, record):
+        if (member, record.epoch) == (1, 2):
+            raise KeyboardInterrupt
+
+    fitted = fit_members(
+        rows, None, settings, metric="micro_f1", seed=0, device="cpu", on_epoch=interrupt
+    )
+    assert fitted.interrupted
+    assert len(fitted.networks) == 2
+    assert len(fitted.held_out.P) < len(rows)
+
+
+def test_folds_hold_out_every_row_once():
+    rows = _rows()
+    fitted = fit_members(
+        rows,
+        None,
+        _settings(rows, n_members=3, max_epochs=1),
+        metric="micro_f1",
+        seed=0,
+        device="cpu",
+        on_epoch=lambda member, record: None,
+    )
+    assert len(fitted.held_out.P) == len(rows)
+    assert fitted.held_out.Y.sum() == rows.Y.sum()
