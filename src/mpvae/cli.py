@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from mpvae import __version__, metrics
@@ -29,8 +30,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 P = ParamSpec("P")
-out = Console(highlight=False, soft_wrap=True)
-err = Console(stderr=True, highlight=False, soft_wrap=True)
+out = Console(highlight=False, soft_wrap=True, emoji=False)
+err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 # Bai, Kong and Gomes (IJCAI 2020), Tables 1 and 2, column MPVAE, row yeast.
 PAPER_YEAST: dict[Metric, float] = {
@@ -69,6 +70,8 @@ def _user_errors(command: Callable[P, None]) -> Callable[P, None]:
     def shell(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             command(*args, **kwargs)
+        except BrokenPipeError:
+            raise  # the reader of our output has gone: typer ends without a word
         except (MPVAEError, ValueError, OSError) as error:
             text = " ".join(str(error).split())
             err.print(f"[red]mpvae:[/red] {_plain(text)}")
@@ -126,7 +129,8 @@ def demo(
     out.print("Thresholds come from training rows only (the paper's: validation rows).\n")
     _print_pairs(model, 4)
     model.save(folder)
-    out.print(f"\nModel saved in {folder}; look at it with: mpvae info {folder}")
+    place = _plain(folder)
+    out.print(f"\nModel saved in {place}; look at it with: mpvae info {place}")
 
 
 @app.command()
@@ -204,18 +208,18 @@ def fit(
         "epochs": model.n_epochs_,
         "seconds": round(time.perf_counter() - start, 2),
         "interrupted": interrupted,
-        "held_out_scores": model.validation_scores_,
+        "held_out_scores": _json_numbers(model.validation_scores_),
     }
     if as_json:
         print(json.dumps(summary))
     else:
         out.print(
-            f"[b]{table.name}[/b]: {summary['rows']} rows, {summary['features']} features, "
-            f"{summary['labels']} labels; {summary['networks']} networks in "
+            f"[b]{_plain(table.name)}[/b]: {summary['rows']} rows, "
+            f"{summary['features']} features, {summary['labels']} labels; {summary['networks']} networks in "
             f"{summary['seconds']:.1f} s"
         )
         _print_scores(model.validation_scores_, "on rows held out of training")
-        out.print(f"Model saved in {folder}")
+        out.print(f"Model saved in {_plain(folder)}")
     if interrupted:
         err.print("[yellow]mpvae:[/yellow] interrupted; the best model so far was saved")
         raise typer.Exit(130)
@@ -260,13 +264,16 @@ def predict(
     data, _ = _choose_rows(_read_for(model, table, meta_offset), rows, "all")
     X = data.features()
     answer = model.predict(X, metric=metric) if decide else model.predict_proba(X)
+    if not model.multilabel_ and decide:
+        answer = pd.DataFrame({model.label_names_[0]: answer}, index=getattr(X, "index", None))
+    answer.columns = answer.columns.astype(str)  # classes may be numbers
     if keep:
         answer = pd.concat([_kept(table, keep, rows), answer], axis=1)
     if file is None:
         answer.to_csv(sys.stdout, index=False)
         return
     _write(answer, file)
-    out.print(f"{len(answer)} rows, {len(model.label_names_)} labels -> {file}")
+    out.print(f"{len(answer)} rows, {len(model.label_names_)} labels -> {_plain(file)}")
 
 
 @app.command()
@@ -288,13 +295,15 @@ def evaluate(
     X, Y = data.features(), data.labels().to_numpy()
     if np.isnan(Y).any():
         raise DataError(f"{table.name} lacks some labels; evaluate needs all of them")
-    decided = {name: model.predict(X, metric=name) for name in get_args(Metric)}
     probabilities = model.predict_proba(X)
-    if not model.multilabel_:
+    if model.multilabel_:
+        decided = {name: model.predict(X, metric=name) for name in get_args(Metric)}
+    else:
         probabilities = probabilities[:, 1:]
+        decided = dict.fromkeys(get_args(Metric), (probabilities > 0.5).astype(int))
     scores = metrics.all_metrics(Y, probabilities, decided)
     if as_json:
-        print(json.dumps({name: _json_number(value) for name, value in scores.items()}))
+        print(json.dumps(_json_numbers(scores)))
     else:
         _print_scores(scores, f"{table.name}, {len(data)} rows")
 
@@ -316,14 +325,14 @@ def info(model_folder: ModelArgument, as_json: JsonOption = False) -> None:
                     "thresholds": {
                         k: np.asarray(v).tolist() for k, v in model.thresholds_.items()
                     },
-                    "held_out_scores": model.validation_scores_,
+                    "held_out_scores": _json_numbers(model.validation_scores_),
                 }
             )
         )
         return
     names = ", ".join(model.label_names_[:8]) + (", ..." if len(model.label_names_) > 8 else "")
     out.print(
-        f"[b]{model_folder}[/b]: {model.n_features_in_} features -> "
+        f"[b]{_plain(model_folder)}[/b]: {model.n_features_in_} features -> "
         f"{len(model.label_names_)} labels ({_plain(names)}); {len(model.networks_)} networks, "
         f"preset {model.preset}, metric {model.metric}"
     )
@@ -358,9 +367,11 @@ def _settings(config: Path | None, given: list[str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     if config is not None:
         try:
-            values = tomllib.loads(config.read_text())
+            values = tomllib.loads(config.read_text(encoding="utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{config} is not valid TOML: {error}") from error
+        for name, value in values.items():  # TOML has no None: patience = "none"
+            values[name] = parse_setting(name, value) if isinstance(value, str) else value
     for pair in given:
         name, equals, text = pair.partition("=")
         if not equals:
@@ -392,7 +403,8 @@ def _choose_rows(
     if rows == "auto":
         judge = data.split("val") if split == "train" and "val" in data.splits else None
         err.print(
-            f"{data.name} has an official split: using its {split} rows (--rows all: all)"
+            f"{_plain(data.name)} has an official split: using its {split} rows "
+            "(--rows all: all)"
         )
         return data.split(split), judge
     return data.split(rows), None
@@ -456,10 +468,11 @@ def _title(metric: str) -> str:
     return metric.replace("_", " ").replace("f1", "F1")
 
 
-def _plain(text: str) -> str:
+def _plain(text: str | Path) -> str:
     """Text that came from outside, so that rich takes no markup from it."""
-    return text.replace("[", "\\[")
+    return escape(str(text))
 
 
-def _json_number(value: float) -> float | None:
-    return value if np.isfinite(value) else None
+def _json_numbers(values: dict[str, float]) -> dict[str, float | None]:
+    """Scores as JSON has them: null where a score is not defined."""
+    return {name: value if np.isfinite(value) else None for name, value in values.items()}

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any, Literal, NamedTuple, get_args
 
+import numpy as np
+
 from mpvae.errors import ConfigError
 
 Metric = Literal["example_f1", "micro_f1", "macro_f1", "hamming", "subset"]
@@ -13,6 +15,9 @@ ThresholdKind = Literal["paper", "exact", "per_label"]
 ThresholdChoice = Literal["auto", "paper", "exact", "per_label"]
 Schedule = Literal["constant", "cosine", "step"]
 Preset = Literal["default", "paper", "authors_code"]
+
+MAX_LATENT_DIM = 21201
+"""Dimensions for which torch has quasi-random (Sobol) points, used for covariances."""
 
 
 def _doc(text: str) -> Any:
@@ -79,6 +84,7 @@ class Settings:
             self._require(name, 0 < getattr(self, name) < math.inf, "above 0")
         for name in ("dropout", "validation_fraction"):
             self._require(name, 0 <= getattr(self, name) < 1, "in [0, 1)")
+        self._require("latent_dim", self.latent_dim <= MAX_LATENT_DIM, f"<= {MAX_LATENT_DIM}")
         self._require("beta_power", self.beta_power in (1, 2), "1 or 2")
         self._require("probability_floor", 0 <= self.probability_floor < 0.1, "in [0, 0.1)")
         self._require("lr_decay", 0 < self.lr_decay <= 1, "in (0, 1]")
@@ -116,7 +122,7 @@ def resolve(preset: Preset, given: Mapping[str, Any], shape: DataShape) -> Setti
     ``given`` maps names of `Settings` to values; the value "auto" leaves the preset's.
     A given ``hidden`` also sets the other two widths, unless they are given.
     """
-    if preset not in _PRESETS:
+    if preset not in get_args(Preset):
         raise ConfigError(f"preset must be one of {', '.join(_PRESETS)}, got {preset!r}")
     chosen = {name: value for name, value in given.items() if not _is_auto(value)}
     if "hidden" in chosen:
@@ -144,13 +150,15 @@ def parse_setting(name: str, text: str) -> Any:
         return text
     if name in _WIDTHS:
         parts = [part for part in text.split(",") if part]
-        return tuple(parse_setting("latent_dim", part) for part in parts)
+        if not all(part.strip().isdecimal() for part in parts):
+            raise ConfigError(f"{name} must be layer widths, as 512,256, got {text!r}")
+        return tuple(map(int, parts))
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     if text.lower() == "none":
         return None
-    if name in _CHOICES:
-        return text
+    if name in _CHOICES or name == "shared_output":
+        return text  # refused by name, if it is none of the choices
     for kind in (int, float):
         try:
             return kind(text)
@@ -185,29 +193,30 @@ def _is_auto(value: object) -> bool:
 
 def _as_declared(name: str, value: Any) -> Any:
     """Value as the plain Python type its setting has, or an error that names both."""
-    wrong = ConfigError(f"{name} must be {{}}, got {value!r}")
     if name in _WIDTHS:
-        widths = (value,) if isinstance(value, Integral) else value
-        if not isinstance(widths, list | tuple) or not all(_is_int(w) for w in widths):
-            raise ConfigError(str(wrong).format("a sequence of layer widths, as (512, 256)"))
-        return tuple(int(w) for w in widths)
-    if name in _CHOICES:
-        if value not in _CHOICES[name]:
-            raise ConfigError(str(wrong).format("one of " + ", ".join(_CHOICES[name])))
-        return value
-    if name == "shared_output":
-        if not isinstance(value, bool):
-            raise ConfigError(str(wrong).format("True or False"))
-        return value
-    if name in _INTEGERS:
+        widths = (value,) if _is_int(value) else value
+        if isinstance(widths, list | tuple) and all(_is_int(w) for w in widths):
+            return tuple(int(w) for w in widths)
+        rule = "a sequence of layer widths, as (512, 256)"
+    elif name in _CHOICES:
+        if isinstance(value, str) and value in _CHOICES[name]:
+            return str(value)
+        rule = "one of " + ", ".join(_CHOICES[name])
+    elif name == "shared_output":
+        if isinstance(value, bool | np.bool_):
+            return bool(value)
+        rule = "True or False"
+    elif name in _INTEGERS:
+        if _is_int(value):
+            return int(value)
         if value is None and name == "patience":
             return None
-        if not _is_int(value):
-            raise ConfigError(str(wrong).format("an integer"))
-        return int(value)
-    if not isinstance(value, Real) or isinstance(value, bool):
-        raise ConfigError(str(wrong).format("a number"))
-    return float(value)
+        rule = "an integer"
+    else:
+        if isinstance(value, Real) and not isinstance(value, bool):
+            return float(value)
+        rule = "a number"
+    raise ConfigError(f"{name} must be {rule}, got {value!r}")
 
 
 def _is_int(value: object) -> bool:

@@ -39,15 +39,26 @@ class FeatureMap:
         """Number of columns the networks see."""
         return len(self.numeric) + len(self.marked) + sum(map(len, self.levels.values()))
 
+    @property
+    def _fitted_sparse(self) -> bool:
+        """Whether scaling alone maps a row, so that zeros stay zeros."""
+        return not (self.mean.any() or len(self.marked) or self.levels)
+
     def apply(self, X: Matrix | pd.DataFrame) -> Matrix:
         """Features of shape (n, n_outputs), float32; sparse in, sparse out."""
         if sp.issparse(X):
-            return sp.csr_array(X.multiply(1 / self.scale).astype(np.float32))
+            if not self._fitted_sparse:
+                return self.apply(
+                    sp.csr_array(X).toarray()
+                )  # as wide as the rows it was fitted on
+            scaled = sp.csr_array(X.multiply(1 / self.scale))
+            scaled.data = _float32(scaled.data)
+            return scaled
         parts = []
         numbers = _numbers(X, self.numeric)
         z = (numbers - self.mean) / self.scale
         missing = np.isnan(z)
-        parts.append(np.where(missing, 0, z).astype(np.float32))
+        parts.append(_float32(np.where(missing, 0, z)))
         parts.append(missing[:, self.marked].astype(np.float32))
         for position, levels in self.levels.items():
             text = _text(X, position)
@@ -65,11 +76,11 @@ def fit_features(
     """
     nothing = np.empty(0, np.int64)
     if sp.issparse(X):
-        square = (X.multiply(X)).T @ weight / weight.sum()
         every = np.arange(X.shape[1])
-        return FeatureMap(
-            every, np.zeros(X.shape[1]), _safe_scale(np.sqrt(square)), nothing, {}
-        )
+        unit = _safe_scale(abs(X).max(axis=0).toarray().ravel())  # 1e200 squared overflows
+        parts = X.multiply(1 / unit)
+        scale = unit * np.sqrt(parts.multiply(parts).T @ (weight / weight.sum()))
+        return FeatureMap(every, np.zeros(X.shape[1]), _safe_scale(scale), nothing, {})
     if isinstance(X, pd.DataFrame):
         is_number = [pd.api.types.is_numeric_dtype(dtype) for dtype in X.dtypes]
         numeric = np.flatnonzero(is_number)
@@ -78,6 +89,8 @@ def fit_features(
         }
     else:
         numeric, levels = np.arange(X.shape[1]), {}
+    if len(numeric) == 0 and not any(levels.values()):
+        raise DataError("X has no column with a value; give at least one feature")
     numbers = _numbers(X, numeric)
     missing = np.isnan(numbers)
     known = np.where(missing, 0, weight[:, None])
@@ -121,10 +134,12 @@ def row_keys(X: Matrix | pd.DataFrame) -> NDArray[np.uint64]:
     keys = np.zeros((n, 2), np.uint64)
     salts = np.random.default_rng(20200101).integers(1, 2**63, (2, X.shape[1])).view(np.uint64)
     if sp.issparse(X):
-        values = _bits(np.asarray(X.data))
-        rows = np.repeat(np.arange(n), np.diff(X.indptr))
+        entries = np.asarray(X.data)
+        stored = np.flatnonzero(entries)  # a zero counts the same, written down or not
+        values = _bits(entries[stored])
+        rows = np.repeat(np.arange(n), np.diff(X.indptr))[stored]
         for k in range(2):
-            np.add.at(keys[:, k], rows, _mix(values ^ salts[k, X.indices]))
+            np.add.at(keys[:, k], rows, _mix(values ^ salts[k, X.indices[stored]]))
         return keys
     for j in range(X.shape[1]):
         if isinstance(X, pd.DataFrame) and not pd.api.types.is_numeric_dtype(X.dtypes.iloc[j]):
@@ -137,14 +152,30 @@ def row_keys(X: Matrix | pd.DataFrame) -> NDArray[np.uint64]:
 
 
 def _numbers(X: Matrix | pd.DataFrame, columns: NDArray[np.int64]) -> NDArray[np.float64]:
-    if isinstance(X, pd.DataFrame):
-        return X.iloc[:, columns].to_numpy(dtype=np.float64, na_value=np.nan)
-    return np.asarray(X[:, columns], dtype=np.float64)
+    if not isinstance(X, pd.DataFrame):
+        return np.asarray(X[:, columns], dtype=np.float64)
+    part = X.iloc[:, columns]
+    try:
+        return part.to_numpy(dtype=np.float64, na_value=np.nan)
+    except (TypeError, ValueError) as error:
+        text = [
+            str(name)
+            for name, dtype in part.dtypes.items()
+            if not pd.api.types.is_numeric_dtype(dtype)
+        ]
+        raise DataError(
+            f"X holds text in {_listed(text)}, where training had numbers ({error})"
+        ) from error
 
 
-def _text(X: pd.DataFrame, position: int) -> NDArray[np.object_]:
-    column = X.iloc[:, position]
-    text: NDArray[np.object_] = column.astype(str).to_numpy(dtype=object, copy=True)
+def _text(X: Matrix | pd.DataFrame, position: int) -> NDArray[np.object_]:
+    """Column as text, None where missing; the number 1.0 is "1", as an integer would be."""
+    column = X.iloc[:, position] if isinstance(X, pd.DataFrame) else pd.Series(X[:, position])
+    words = column.astype(str)
+    values = column.cat.categories if isinstance(column.dtype, pd.CategoricalDtype) else column
+    if pd.api.types.is_float_dtype(values.dtype):
+        words = words.str.removesuffix(".0")
+    text: NDArray[np.object_] = words.to_numpy(dtype=object, copy=True)
     text[column.isna().to_numpy()] = None
     return text
 
@@ -161,6 +192,12 @@ def _levels(X: pd.DataFrame, position: int, names: tuple[str, ...]) -> tuple[str
 
 def _safe_scale(scale: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(scale > 0, scale, 1.0)
+
+
+def _float32(values: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Values rounded to float32; what is too large becomes the largest, not infinity."""
+    largest = float(np.finfo(np.float32).max)
+    return np.clip(values, -largest, largest).astype(np.float32)
 
 
 def _bits(values: NDArray[Any]) -> NDArray[np.uint64]:

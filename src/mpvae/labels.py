@@ -1,5 +1,6 @@
 """Labels as users have them, turned into a 0/1 matrix with names."""
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,8 +56,10 @@ def read_labels(y: Any) -> Labels:
 
 
 def as_pandas(table: Any) -> Any:
-    """A polars frame as a pandas one; anything else as it is."""
-    return table.to_pandas() if type(table).__module__.startswith("polars") else table
+    """A polars frame (lazy or not) or series as pandas has it; anything else as it is."""
+    if not type(table).__module__.startswith("polars"):
+        return table
+    return (table.collect() if hasattr(table, "collect") else table).to_pandas()
 
 
 def _indicator(Y: Matrix, names: tuple[str, ...] | None) -> Labels:
@@ -64,9 +67,7 @@ def _indicator(Y: Matrix, names: tuple[str, ...] | None) -> Labels:
     if L == 0:
         raise DataError("y has no columns; give at least one label")
     names = names or tuple(f"label_{i}" for i in range(L))
-    twice = (
-        [name for name in dict.fromkeys(names) if names.count(name) > 1] if L < 10**4 else []
-    )
+    twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise DataError(
             f"y has several columns named {twice[0]!r}; give each label its own name"
@@ -76,9 +77,17 @@ def _indicator(Y: Matrix, names: tuple[str, ...] | None) -> Labels:
 
 def _binary(y: NDArray[Any]) -> Labels:
     y = column_or_1d(y, warn=True)
+    if pd.isna(y).any():
+        raise DataError(
+            f"Input y contains NaN or None in row {int(np.argmax(pd.isna(y)))}: a label that "
+            "was not observed; fill it in, or leave out the row"
+        )
     assert_all_finite(y, input_name="y")
-    check_classification_targets(y)  # refuses continuous values
-    classes, codes = np.unique(y, return_inverse=True)
+    try:
+        check_classification_targets(y)  # refuses continuous values
+        classes, codes = np.unique(y, return_inverse=True)
+    except TypeError as error:
+        raise DataError(f"y must hold two values of one type: {error}") from error
     if len(classes) > 2:
         raise DataError(
             "Only binary classification is supported. The type of the target is "

@@ -76,17 +76,19 @@ def fit_members(
                 device=device,
                 on_epoch=partial(on_epoch, member),
             )
+            network = trained.network.double()  # equal rows, equal answers, in any batch
+            C = inference.code_loadings(network, learn.X)
+            if judge is not None:
+                P = inference.marginals([network], judge.X, settings.z_draws)
         except KeyboardInterrupt:
             if not networks:
                 raise
             interrupted = True
             break
-        network = trained.network.double()  # predictions do not depend on the size of a batch
         networks.append(network)
-        loadings.append(inference.code_loadings(network, learn.X))
+        loadings.append(C)
         history.extend({"member": member, **record.row(metric)} for record in trained.history)
         if judge is not None:
-            P = inference.marginals([network], judge.X, settings.z_draws)
             judged.append(HeldOut(judge.Y, P, judge.weight))
         interrupted = trained.interrupted
         if interrupted:

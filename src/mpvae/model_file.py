@@ -5,9 +5,12 @@ The manifest is written last and replaced atomically: whoever looks, at any mome
 old model or the new one, whole. Reading checks sizes before content and hashes before use.
 """
 
+import contextlib
 import hashlib
 import json
+import math
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -42,14 +45,16 @@ def write_model(folder: str | Path, description: dict[str, Any], tensors: Tensor
         The weights.
     """
     folder = Path(folder)
-    _refuse_foreign(folder)
-    text = json.dumps(description, allow_nan=False, ensure_ascii=False, indent=1).encode()
+    text = json.dumps(description, allow_nan=False, ensure_ascii=False, indent=1).encode(
+        errors="surrogatepass"  # a name read from a file that was not quite UTF-8
+    )
     contents = {
         "model": (text, ".json"),
         "weights": (serialise_tensors(tensors), ".safetensors"),
     }
     files = {}
     try:
+        _refuse_foreign(folder)
         folder.mkdir(parents=True, exist_ok=True)
         for role, (content, suffix) in contents.items():
             digest = hashlib.sha256(content).hexdigest()
@@ -58,12 +63,14 @@ def write_model(folder: str | Path, description: dict[str, Any], tensors: Tensor
             files[role] = {"name": name, "bytes": len(content), "sha256": digest}
         manifest = {"format": "mpvae", "schema": SCHEMA, "files": files}
         _write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
-    except OSError as error:
-        raise ModelFileError(f"cannot write the model to {folder}: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL
+        reason = getattr(error, "strerror", None) or error
+        raise ModelFileError(f"cannot write the model to {folder}: {reason}") from error
     keep = {MANIFEST, *(entry["name"] for entry in files.values())}
-    for path in folder.iterdir():
-        if path.name not in keep and _is_ours(path):
-            path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # the model stands; a leftover does no harm
+        for path in folder.iterdir():
+            if path.name not in keep and _is_ours(path):
+                path.unlink(missing_ok=True)
 
 
 def read_model(folder: str | Path) -> tuple[dict[str, Any], Tensors]:
@@ -74,12 +81,12 @@ def read_model(folder: str | Path) -> tuple[dict[str, Any], Tensors]:
             f"{folder} is not a folder; give the one `save` or `mpvae fit` wrote"
         )
     manifest = _parse_json(_read(folder / MANIFEST, MAX_MANIFEST_BYTES), folder / MANIFEST)
-    if manifest.get("format") != "mpvae" or not isinstance(manifest.get("schema"), int):
+    schema = manifest.get("schema")
+    if manifest.get("format") != "mpvae" or type(schema) is not int or schema < 1:
         raise ModelFileError(f"{folder / MANIFEST} is not the manifest of an mpvae model")
-    if manifest["schema"] > SCHEMA:
+    if schema > SCHEMA:
         raise ModelFileError(
-            f"{folder} has schema {manifest['schema']}, this version reads up to {SCHEMA}; "
-            "update mpvae"
+            f"{folder} has schema {schema}, this version reads up to {SCHEMA}; update mpvae"
         )
     text = _verified(folder, manifest, "model", MAX_JSON_BYTES)
     weights = _verified(folder, manifest, "weights", MAX_TENSOR_BYTES)
@@ -95,7 +102,7 @@ def _verified(folder: Path, manifest: dict[str, Any], role: str, limit: int) -> 
     entry = files.get(role) if isinstance(files, dict) else None
     entry = entry if isinstance(entry, dict) else {}
     name = entry.get("name")
-    if not isinstance(name, str) or not name.startswith(f"{role}-") or Path(name).name != name:
+    if not isinstance(name, str) or not re.fullmatch(rf"{role}-[0-9a-f]{{12}}\.[a-z]+", name):
         raise ModelFileError(f"{folder / MANIFEST} names no valid {role} file")
     content = _read(folder / name, limit)
     size = entry.get("bytes")
@@ -128,7 +135,7 @@ def _read(path: Path, limit: int) -> bytes:
 
 def _parse_json(content: bytes, path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(content, parse_constant=_refuse_constant)
+        value = json.loads(content, parse_constant=_refuse_constant, parse_float=_finite_number)
     except (ValueError, RecursionError) as error:
         raise ModelFileError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(value, dict):
@@ -138,6 +145,13 @@ def _parse_json(content: bytes, path: Path) -> dict[str, Any]:
 
 def _refuse_constant(text: str) -> None:
     raise ValueError(f"{text} is not a JSON number")
+
+
+def _finite_number(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):  # 1e999
+        raise ValueError(f"{text} is too large a number")
+    return value
 
 
 def _write_atomically(path: Path, content: bytes) -> None:

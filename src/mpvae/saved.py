@@ -7,8 +7,9 @@ from typing import Any, TypeVar, get_args
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 
-from mpvae.config import Metric, Settings
+from mpvae.config import DataShape, Metric, Settings, resolve, setting_docs
 from mpvae.errors import ConfigError, ModelFileError
 from mpvae.features import FeatureMap
 from mpvae.model_file import Tensors
@@ -24,8 +25,9 @@ def to_file(model: Any) -> tuple[dict[str, Any], Tensors]:
     features: FeatureMap = model.features_
     params = {k: _plain(v) for k, v in model.get_params(deep=False).items()}
     params["random_state"] = (
-        params["random_state"] if _is_seed(params["random_state"]) else None
+        params["random_state"] if _is_integer(params["random_state"]) else None
     )
+    params["device"] = str(params["device"])
     description = {
         "version": __version__,
         "params": params,
@@ -64,11 +66,19 @@ def from_file(
     """Fitted classifier from what `to_file` gave, everything checked for sense."""
     try:
         return _restore(kind, description, tensors)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
-        if isinstance(error, ConfigError):
-            raise ModelFileError(f"{folder} holds an invalid setting: {error}") from error
+    except ConfigError as error:
+        raise ModelFileError(f"{folder} holds an invalid setting: {error}") from error
+    except (
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RuntimeError,
+        ArithmeticError,
+    ) as error:
+        reason = " ".join(str(error).split())[:200]
         raise ModelFileError(
-            f"{folder} does not describe a model ({type(error).__name__}: {error}); "
+            f"{folder} does not describe a model ({type(error).__name__}: {reason}); "
             "was it edited? save the model again"
         ) from error
 
@@ -87,30 +97,29 @@ def _restore(kind: type[Model], text: dict[str, Any], tensors: Tensors) -> Model
         tensors["features.mean"],
         tensors["features.scale"],
         tensors["features.marked"],
-        {int(k): tuple(map(str, v)) for k, v in text["levels"].items()},
+        {int(k): tuple(_names(v, len(v))) for k, v in text["levels"].items()},
     )
     _check_features(model.features_, model.n_features_in_)
     model.label_names_ = _names(text["label_names"], len(text["label_names"]))
     n_labels = len(model.label_names_)
-    model.multilabel_ = bool(text["multilabel"])
+    _check_params(model, n_labels)
+    model.multilabel_ = text["multilabel"]
+    if not isinstance(model.multilabel_, bool) or (not model.multilabel_ and n_labels != 1):
+        raise ValueError("multilabel does not fit the labels")
     model.classes_ = np.arange(n_labels)
     if not model.multilabel_:
-        dtype = {"i": np.int64, "u": np.int64, "f": np.float64, "b": np.bool_}
-        model.classes_ = np.array(
-            text["classes"], dtype=dtype.get(text["classes_dtype"], object)
-        )
-        if model.classes_.shape != (2,):
-            raise ValueError("a binary label needs two classes")
+        model.classes_ = _classes(text["classes"], text["classes_dtype"])
     model.thresholds_ = {
         metric: _threshold(text["thresholds"][metric], n_labels) for metric in get_args(Metric)
     }
-    model.validation_scores_ = {str(k): float(v) for k, v in text["validation_scores"].items()}
+    model.validation_scores_ = {
+        k: np.nan if v is None else float(v) for k, v in text["validation_scores"].items()
+    }
     model.history_ = pd.DataFrame(text["history"])
     model.n_epochs_ = int(model.history_["epoch"].max())
     model.networks_, model.code_loadings_ = [], []
-    for i in range(
-        _count(max(int(n.split(".")[1]) for n in tensors if n[:8] == "members.") + 1)
-    ):
+    n_members = _count(max(int(n.split(".")[1]) for n in tensors if n[:8] == "members.") + 1)
+    for i in range(n_members):
         network, loadings = _network(i, model, tensors)
         model.networks_.append(network)
         model.code_loadings_.append(loadings)
@@ -124,35 +133,67 @@ def _network(i: int, model: Any, tensors: Tensors) -> tuple[MPVAE, Any]:
     }
     loadings = own.pop("code_loadings").astype(np.float64)
     n_labels = len(model.label_names_)
-    if loadings.ndim != 2 or len(loadings) != n_labels:
-        raise ValueError(f"{prefix}code_loadings has shape {loadings.shape}")
+    if loadings.ndim != 2 or len(loadings) != n_labels or not np.isfinite(loadings).all():
+        raise ValueError(f"{prefix}code_loadings do not fit the labels")
+    settings = model.settings_
+    widths = (*settings.hidden, *settings.hidden_labels, *settings.hidden_decoder)
+    if len(widths) > len(own):  # before as many layers are built
+        raise ValueError("there are fewer weights than layers")
     with torch.device("meta"):  # shapes only: nothing is allocated before they are checked
-        network = MPVAE(model.features_.n_outputs, n_labels, model.settings_)
+        network = MPVAE(model.features_.n_outputs, n_labels, settings)
     expected = {name: tuple(value.shape) for name, value in network.state_dict().items()}
     found = {name: value.shape for name, value in own.items()}
     if expected != found:
         wrong = sorted(k for k in expected | found if expected.get(k) != found.get(k))
         raise ValueError(f"weights do not fit the settings: {', '.join(wrong[:3])}")
-    if not all(np.isfinite(value).all() for value in own.values()):
-        raise ValueError("weights are not finite")
+    if not all(v.dtype == np.float32 and np.isfinite(v).all() for v in own.values()):
+        raise ValueError("weights are not finite numbers")
     state = {name: torch.as_tensor(value).double() for name, value in own.items()}
     network.load_state_dict(state, assign=True)
     return network.eval().requires_grad_(False), loadings
 
 
 def _check_features(features: FeatureMap, n_features: int) -> None:
-    n = len(features.numeric)
-    positions = np.sort(
-        np.concatenate([features.numeric, list(features.levels)]).astype(np.int64)
+    numeric, mean, scale, marked = (
+        features.numeric,
+        features.mean,
+        features.scale,
+        features.marked,
     )
-    if not np.array_equal(positions, np.arange(n_features)):
+    n = len(numeric)
+    if numeric.dtype != np.int64 or marked.dtype != np.int64 or marked.ndim != 1:
+        raise ValueError("columns are not numbered by integers")
+    positions = [*numeric.tolist(), *features.levels]
+    if len(positions) != n_features or set(positions) != set(range(n_features)):
         raise ValueError("the features do not cover the columns")
-    if features.mean.shape != (n,) or features.scale.shape != (n,):
+    if not mean.shape == scale.shape == (n,) or not mean.dtype == scale.dtype == np.float64:
         raise ValueError("means and scales do not fit the features")
-    if not (np.isfinite(features.mean).all() and (features.scale > 0).all()):
+    if not (np.isfinite(mean).all() and np.isfinite(scale).all() and (scale > 0).all()):
         raise ValueError("means or scales are not valid numbers")
-    if len(features.marked) and not 0 <= features.marked.min() <= features.marked.max() < n:
+    if len(marked) and not 0 <= marked.min() <= marked.max() < n:
         raise ValueError("marked columns are out of range")
+
+
+def _check_params(model: Any, n_labels: int) -> None:
+    """Refuse parameters that fit would refuse, or that predict would stumble on."""
+    given = {name: getattr(model, name) for name in setting_docs()}
+    resolve(model.preset, given, DataShape(2, model.n_features_in_, n_labels))
+    if model.metric not in get_args(Metric):
+        raise ConfigError(f"metric must be one of {get_args(Metric)}, got {model.metric!r}")
+    if not isinstance(model.verbose, int):
+        raise ConfigError(f"verbose must be an integer, got {model.verbose!r}")
+
+
+def _classes(values: Any, kind: str) -> NDArray[Any]:
+    dtypes = {"i": np.int64, "u": np.uint64, "f": np.float64, "b": np.bool_, "U": np.str_}
+    if not isinstance(values, list) or not all(
+        isinstance(value, str | int | float) for value in values
+    ):
+        raise ValueError("classes are not a list of values")
+    classes: NDArray[Any] = np.array(values, dtype=dtypes.get(kind, object))
+    if len(classes) != 2 or classes[0] == classes[1]:
+        raise ValueError("a binary label needs two classes")
+    return classes
 
 
 def _threshold(value: Any, n_labels: int) -> Any:
@@ -163,22 +204,24 @@ def _threshold(value: Any, n_labels: int) -> Any:
 
 
 def _names(values: list[Any], n: int) -> Any:
-    if len(values) != n or not all(isinstance(value, str) for value in values):
-        raise ValueError(f"expected {n} names")
+    if not isinstance(values, list) or len(values) != n:
+        raise ValueError(f"expected a list of {n} names")
+    if not all(isinstance(value, str) for value in values):
+        raise ValueError("a name is not text")
     return np.array(values, dtype=object)
 
 
 def _count(value: Any, name: str = "members") -> int:
-    if not isinstance(value, int) or not 1 <= value <= 10**8:
+    if not _is_integer(value) or not 1 <= value <= 10**8:
         raise ValueError(f"{name} is not a count")
-    return value
+    return int(value)
 
 
 def _tuples(values: dict[str, Any]) -> dict[str, Any]:
     return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
 
 
-def _is_seed(value: object) -> bool:
+def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
