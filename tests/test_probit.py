@@ -115,11 +115,12 @@ def test_log_erfc_and_hazard_are_accurate_everywhere(v, dtype, rtol):
         log_erfc = mpmath.log(mpmath.erfc(exact))
         hazard = mpmath.exp(-(exact**2)) / mpmath.erfc(exact)
     # rtol: a few roundings; for log near 0 the absolute error of erfc near 1 or 2 counts
-    torch.testing.assert_close(
-        probit.log_erfc(x).item(), float(log_erfc), rtol=rtol, atol=rtol
-    )
+    torch.testing.assert_close(probit.log_erfc(x).item(), float(log_erfc), rtol=rtol, atol=rtol)
     # exp(-v^2) amplifies the rounding of v^2 by v^2 itself, where it is used (below the tail)
     amplified = rtol * max(1.0, min(v * v, 72 if dtype is torch.float32 else 625))
     torch.testing.assert_close(
-        probit.erfc_hazard(x).item(), float(hazard), rtol=amplified, atol=torch.finfo(dtype).tiny
+        probit.erfc_hazard(x).item(),
+        float(hazard),
+        rtol=amplified,
+        atol=torch.finfo(dtype).tiny,
     )

@@ -1,9 +1,8 @@
 """Multi-label classification that knows how labels hang together."""
 
-__version__ = "0.1.0"
-
 from mpvae.errors import ConfigError, DataError, ModelFileError, MPVAEError
 from mpvae.estimator import MPVAEClassifier, load_model
+from mpvae.version import __version__
 
 __all__ = [
     "ConfigError",
@@ -11,5 +10,6 @@ __all__ = [
     "MPVAEClassifier",
     "MPVAEError",
     "ModelFileError",
+    "__version__",
     "load_model",
 ]

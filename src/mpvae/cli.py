@@ -4,6 +4,7 @@ import json
 import sys
 import time
 import tomllib
+import warnings
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -68,6 +69,8 @@ def _user_errors(command: Callable[P, None]) -> Callable[P, None]:
 
     @wraps(command)
     def shell(*args: P.args, **kwargs: P.kwargs) -> None:
+        # A model of nameless columns may meet a table with names, or the other way round.
+        warnings.filterwarnings("ignore", "X (has|does not have valid) feature names")
         try:
             command(*args, **kwargs)
         except BrokenPipeError:
@@ -215,8 +218,8 @@ def fit(
     else:
         out.print(
             f"[b]{_plain(table.name)}[/b]: {summary['rows']} rows, "
-            f"{summary['features']} features, {summary['labels']} labels; {summary['networks']} networks in "
-            f"{summary['seconds']:.1f} s"
+            f"{summary['features']} features, {summary['labels']} labels; "
+            f"{summary['networks']} networks in {summary['seconds']:.1f} s"
         )
         _print_scores(model.validation_scores_, "on rows held out of training")
         out.print(f"Model saved in {_plain(folder)}")

@@ -104,6 +104,9 @@ def fit_features(
     scale = unit * np.sqrt(((spread / unit) ** 2 * (known / total)).sum(0))
     # Rounding leaves a constant column of 0.1 a spread of 1e-17: not a scale to divide by.
     scale = np.where(scale > 10 * np.finfo(np.float64).eps * np.abs(mean), scale, 0)
+    # Nor is the mean of a constant 1e18 exact: take the value itself.
+    value = np.where(missing, -np.inf, numbers).max(0, initial=-np.inf)
+    mean = np.where((scale == 0) & np.isfinite(value), value, mean)
     return FeatureMap(
         numeric,
         mean,

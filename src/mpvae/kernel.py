@@ -13,66 +13,25 @@ so for ``v > 0`` both the logarithm, :math:`-v^2 + \log h(v)`, and the hazard
 numba is imported, and the code compiled (once per machine), on first use.
 """
 
+import ctypes
 import importlib.util
 import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mpvae import kernel_loops
+from mpvae.kernel_loops import BLOCK
+
 available = importlib.util.find_spec("numba") is not None
 
-# Polynomials of least largest relative error, found by reweighted least squares (function
-# `minimax` in tests/test_kernel.py derives them again); the error without rounding stands
-# beside each. Coefficient k belongs to the k-th power.
-_EXP2 = tuple(  # 2^f for |f| <= 1/2: 7.5e-8
-    np.float32(c)
-    for c in (
-        1.000000072,
-        0.6931469671,
-        0.2402211972,
-        0.05550713275,
-        0.009675541331,
-        0.001327647152,
-    )
-)
-_SLOPE = np.float32(0.45)
-_ERFCX = tuple(  # erfcx(a) / (2 q) in q = 1 / (1 + 0.45 a), any a >= 0: 3.3e-8
-    np.float32(c)
-    for c in (
-        *(0.1269426604, 0.1269415815, 0.1141358194, 0.08762608106, 0.05997511907),
-        *(-0.01117866728, 0.07119993472, -0.1502906664, 0.09534362541, -0.02069548085),
-    )
-)
-_LOG2 = tuple(  # log2(1 + z) / z for 1 + z from sqrt(1/2) to sqrt(2): 1.7e-7
-    np.float32(c)
-    for c in (
-        *(1.442694962, -0.7213527881, 0.480923242, -0.3602396387),
-        *(0.2870987098, -0.248876889, 0.2340422964, -0.1458115153),
-    )
-)
-_SIN = tuple(  # sin(a pi / 4) / a in a^2, |a| <= 1: 3.3e-9
-    np.float32(c) for c in (0.7853981609, -0.08074543253, 0.002490001024, -3.595045224e-05)
-)
-_COS = tuple(  # cos(a pi / 4) in a^2, |a| <= 1: 3.3e-8
-    np.float32(c) for c in (0.9999999674, -0.3084241656, 0.01584968417, -0.0003187278402)
-)
-
-# numba computes in float32 only where every constant is one.
-_ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
-_LOG2_E, _LN_2 = np.float32(1 / math.log(2)), np.float32(math.log(2))
-_LEAST = np.float32(-125)  # 2^-125 is still a normal number
-_TO_INTEGER = np.float32(1.5 * 2**23)  # adding it rounds to an integer, in the low bits
-_MANTISSA = np.int32(23)  # bits
-_SQRT_HALF_BITS = np.int32(0x3F3504F3)
-
-_LANES = 32  # generators side by side
-_BLOCK = 4096  # normal numbers from one seeding
 _LARGEST_GAIN = 80  # e^gain must be a float32
 
 
@@ -136,7 +95,8 @@ def rows_value_and_gradient(
     dv_mean : Tensor of shape (n, R, L)
         Gradient of ``sum_rows row_weight * sum_terms weight * term`` in ``v_mean``.
     dv_draw : Tensor of shape (n, H, L)
-        The same in ``v_draw``. Equal bits whatever the number of threads.
+        The same in ``v_draw``. Both are 0 where ``t`` is, and the same bits whatever the
+        number of threads.
     """
     n, R, _ = v_mean.shape
     terms = v_mean.new_zeros(3, R, n)
@@ -156,27 +116,67 @@ def normal_draws(shape: Sequence[int], seed: int) -> Tensor:
     possible number is 6.7.
     """
     n = math.prod(shape)
-    n_blocks = -(-n // _BLOCK)
-    out = torch.empty(n_blocks * _BLOCK)
+    n_blocks = -(-n // BLOCK)
+    out = torch.empty(n_blocks * BLOCK)
     _in_parts(_compiled()[1], n_blocks, np.uint64(seed % 2**64), out.numpy())
     return out[:n].view(*shape)
 
 
 def _in_parts(function: Callable[..., None], n: int, *arguments: object) -> None:
-    """Call ``function(start, stop, ...)`` on equal parts of ``range(n)``, a thread for each.
-
-    Plain threads rather than numba's: a second pool of spinning threads slows torch's own.
-    """
+    """Call ``function(start, stop, ...)`` on equal parts of ``range(n)``, a thread for each."""
     parts = min(torch.get_num_threads(), n)
     if parts < 2:
         function(0, n, *arguments)
         return
-    cuts = [n * k // parts for k in range(parts + 1)]
-    pool = _pool(parts - 1)
-    rest = [pool.submit(function, *cuts[k : k + 2], *arguments) for k in range(1, parts)]
-    function(*cuts[:2], *arguments)
-    for part in rest:
-        part.result()
+    todo = [(n * k // parts, n * (k + 1) // parts) for k in range(parts)]
+    left = set(todo)
+    errors: list[BaseException] = []
+
+    def work(_: object = None) -> None:
+        try:
+            while todo:
+                part = todo.pop()  # atomic
+                function(*part, *arguments)
+                left.discard(part)
+        except IndexError:  # another thread was faster
+            return
+        except BaseException as error:  # noqa: BLE001  a C caller would drop it: Ctrl-C, above all
+            errors.append(error)
+
+    team = _torch_team()
+    if team is None:
+        others = [_pool(parts - 1).submit(work) for _ in range(parts - 1)]
+        work()
+        for other in others:
+            other.result()
+    else:
+        team(_TASK(work), None, parts, 0)
+    if errors:
+        raise errors[0]
+    for part in left:  # a thread that was interrupted before it began
+        function(*part, *arguments)
+
+
+_TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+@cache
+def _torch_team() -> Callable[..., None] | None:
+    """Torch's own OpenMP threads, as a function that runs a task on each of them.
+
+    For some milliseconds after its last operation torch's threads spin, waiting for the next.
+    Threads of any other pool would share the cores with them: measured, the second thread
+    then gains nothing. None where torch has no OpenMP of this interface.
+    """
+    try:
+        # The symbol is looked up in torch's library and the runtime it is linked to.
+        library = Path(torch.__file__).with_name("lib") / "libtorch_cpu.so"
+        team: Any = ctypes.CDLL(str(library)).GOMP_parallel
+    except (OSError, AttributeError):
+        return None
+    team.argtypes = [_TASK, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+    team.restype = None
+    return cast("Callable[..., None]", team)
 
 
 @cache
@@ -215,263 +215,9 @@ def _compiled() -> tuple[Callable[..., None], Callable[..., None]]:
             made = numba.njit(nt.void(*signature), cache=True, **options)(function)
         except (RuntimeError, OSError):  # nowhere to write, as in a read-only install
             made = numba.njit(nt.void(*signature), **options)(function)
-        return made  # type: ignore[no-any-return]
+        return cast("Callable[..., None]", made)
 
     return (
-        compile_(_rows, *span, *inputs, cube, cube, cube),
-        compile_(_normal_blocks, *span, nt.uint64, nt.float32[::1]),
+        compile_(kernel_loops.rows_loop, *span, *inputs, cube, cube, cube),
+        compile_(kernel_loops.normal_loop, *span, nt.uint64, nt.float32[::1]),
     )
-
-
-# What follows is compiled, never called from Python. It is written without helper functions,
-# because those would have to be decorated, and numba imported, beforehand.
-
-
-def _rows(  # type: ignore[no-untyped-def]  # noqa: ANN202
-    start,  # noqa: ANN001
-    stop,  # noqa: ANN001
-    v_mean,  # noqa: ANN001
-    v_draw,  # noqa: ANN001
-    t,  # noqa: ANN001
-    row_weight,  # noqa: ANN001
-    ce,  # noqa: ANN001
-    rank,  # noqa: ANN001
-    gain,  # noqa: ANN001
-    antithetic,  # noqa: ANN001
-    terms,  # noqa: ANN001
-    dv_mean,  # noqa: ANN001
-    dv_draw,  # noqa: ANN001
-):
-    R, L = v_mean.shape[1:]
-    H = v_draw.shape[1]
-    S = 2 * H if antithetic else H
-    W = (S + 7) // 8 * 8  # whole vectors; the lanes beyond S get weight zero
-    w = np.zeros((L, W), np.float32)  # draws of the row, transposed
-    hazard = np.empty((L, W), np.float32)
-    ranked = np.empty((L, W), np.float32)  # exp(-v^2) e^{-g Phi}
-    dw = np.empty((L, W), np.float32)
-    mantissa = np.empty(W, np.float32)  # prod_l h or Phi, as mantissa 2^exponent
-    exponent = np.empty(W, np.float32)
-    square = np.empty(W, np.float32)  # what the product lacks: sum of v^2 over v > 0
-    log2_p = np.empty(W, np.float32)
-    by_draw = np.zeros(W, np.float32)
-    sums = np.empty((2, W), np.float32)  # of e^{-g Phi} over absent, present
-    by_side = np.zeros((2, W), np.float32)
-    scale = 1 / math.sqrt(math.pi)
-    to_exponent = -gain * _LOG2_E
-
-    for i in range(start, stop):
-        n_present, n_absent = 0, 0
-        for k in range(L):
-            if t[i, k] > _ZERO:
-                n_present += 1
-            elif t[i, k] < _ZERO:
-                n_absent += 1
-        per_pair = 0.0
-        if rank != _ZERO and n_present * n_absent > 0:
-            per_pair = math.exp(gain) / (gain * n_present * n_absent)
-
-        for h in range(H):
-            for k in range(L):
-                w[k, h] = v_draw[i, h, k]
-        if antithetic:
-            for k in range(L):
-                for h in range(H):
-                    w[k, H + h] = -w[k, h]
-        dw[:] = _ZERO
-
-        for r in range(R):
-            mantissa[:] = _ONE
-            exponent[:] = _ZERO
-            square[:] = _ZERO
-            sums[:] = _ZERO
-            seen = 0
-            for k in range(L):
-                if t[i, k] == _ZERO:
-                    continue
-                mean = v_mean[i, r, k]
-                w_k, hazard_k, ranked_k = w[k], hazard[k], ranked[k]
-                sums_k = sums[1 if t[i, k] > _ZERO else 0]
-                for s in range(W):
-                    v = mean + w_k[s]
-                    v2 = v * v
-                    x = max(-_LOG2_E * v2, _LEAST)  # >>> d = exp(-v^2) = 2^x
-                    j = np.float32(x + _TO_INTEGER)
-                    f = x - (j - _TO_INTEGER)
-                    f2 = f * f
-                    a = (_EXP2[0] + _EXP2[1] * f) + f2 * (
-                        (_EXP2[2] + _EXP2[3] * f) + f2 * (_EXP2[4] + _EXP2[5] * f)
-                    )
-                    b = np.int32(j.view(np.int32) << _MANTISSA)
-                    d = np.int32(b + np.float32(a).view(np.int32)).view(np.float32)  # <<<
-                    q = _ONE / (_ONE + _SLOPE * abs(v))  # >>> erfcx(|v|) / 2
-                    q2 = q * q
-                    q4 = q2 * q2
-                    a = (_ERFCX[0] + _ERFCX[1] * q) + q2 * (_ERFCX[2] + _ERFCX[3] * q)
-                    b = (_ERFCX[4] + _ERFCX[5] * q) + q2 * (_ERFCX[6] + _ERFCX[7] * q)
-                    half_erfcx = q * (a + q4 * (b + q4 * (_ERFCX[8] + _ERFCX[9] * q)))  # <<<
-                    small = d * half_erfcx
-                    large = _ONE - small
-                    in_tail = v > _ZERO
-                    Phi = small if in_tail else large
-                    factor = half_erfcx if in_tail else large
-                    hazard_k[s] = (_ONE if in_tail else d) / factor
-                    mantissa[s] *= factor
-                    square[s] += v2 if in_tail else _ZERO
-                    x = max(to_exponent * Phi, _LEAST)  # >>> e = e^{-g Phi}
-                    j = np.float32(x + _TO_INTEGER)
-                    f = x - (j - _TO_INTEGER)
-                    f2 = f * f
-                    a = (_EXP2[0] + _EXP2[1] * f) + f2 * (
-                        (_EXP2[2] + _EXP2[3] * f) + f2 * (_EXP2[4] + _EXP2[5] * f)
-                    )
-                    b = np.int32(j.view(np.int32) << _MANTISSA)
-                    e = np.int32(b + np.float32(a).view(np.int32)).view(np.float32)  # <<<
-                    ranked_k[s] = d * e
-                    sums_k[s] += e
-                seen += 1
-                # Two factors may be 1e-19 each, h(5e18): more of them could underflow.
-                if seen % 2 == 0:
-                    for s in range(W):
-                        bits = np.float32(mantissa[s]).view(np.int32)
-                        shift = np.int32(np.int32(bits - _SQRT_HALF_BITS) >> _MANTISSA)
-                        bits = np.int32(bits - np.int32(shift << _MANTISSA))
-                        exponent[s] += np.float32(shift)
-                        mantissa[s] = bits.view(np.float32)
-
-            # Cross-entropy: log-mean-exp over draws, whose gradient is a softmax.
-            for s in range(W):
-                bits = np.float32(mantissa[s]).view(np.int32)
-                shift = np.int32(np.int32(bits - _SQRT_HALF_BITS) >> _MANTISSA)
-                bits = np.int32(bits - np.int32(shift << _MANTISSA))
-                z = bits.view(np.float32) - _ONE
-                z2 = z * z
-                a = (_LOG2[0] + _LOG2[1] * z) + z2 * (_LOG2[2] + _LOG2[3] * z)
-                b = (_LOG2[4] + _LOG2[5] * z) + z2 * (_LOG2[6] + _LOG2[7] * z)
-                a = z * (a + z2 * z2 * b)
-                log2_p[s] = a + (exponent[s] + np.float32(shift)) - _LOG2_E * square[s]
-            top = log2_p[0]
-            for s in range(S):
-                top = max(top, log2_p[s])
-            for s in range(W):
-                x = max(log2_p[s] - top, _LEAST)
-                j = np.float32(x + _TO_INTEGER)
-                f = x - (j - _TO_INTEGER)
-                f2 = f * f
-                a = (_EXP2[0] + _EXP2[1] * f) + f2 * (
-                    (_EXP2[2] + _EXP2[3] * f) + f2 * (_EXP2[4] + _EXP2[5] * f)
-                )
-                b = np.int32(j.view(np.int32) << _MANTISSA)
-                log2_p[s] = np.int32(b + np.float32(a).view(np.int32)).view(np.float32)
-            total, pairs = 0.0, 0.0
-            for s in range(S):
-                total += log2_p[s]
-                pairs += sums[0, s] * sums[1, s]
-            terms[0, r, i] = math.log(S) - top * math.log(2) - math.log(total)
-            terms[1, r, i] = pairs * per_pair / S
-            to_draw = np.float32(scale * ce * row_weight[i] / total)
-            to_side = np.float32(scale * per_pair * row_weight[i] * rank * gain / S)
-            for s in range(S):
-                by_draw[s] = to_draw * log2_p[s]
-                by_side[0, s] = to_side * sums[1, s]
-                by_side[1, s] = to_side * sums[0, s]
-
-            for k in range(L):
-                if t[i, k] == _ZERO:
-                    dv_mean[i, r, k] = _ZERO
-                    continue
-                hazard_k, ranked_k, dw_k = hazard[k], ranked[k], dw[k]
-                by_side_k = by_side[1 if t[i, k] > _ZERO else 0]
-                for s in range(W):
-                    G = hazard_k[s] * by_draw[s] + ranked_k[s] * by_side_k[s]
-                    dw_k[s] += G
-                    hazard_k[s] = G
-                a0 = a1 = a2 = a3 = a4 = a5 = a6 = a7 = _ZERO
-                for s in range(0, W, 8):
-                    a0 += hazard_k[s]
-                    a1 += hazard_k[s + 1]
-                    a2 += hazard_k[s + 2]
-                    a3 += hazard_k[s + 3]
-                    a4 += hazard_k[s + 4]
-                    a5 += hazard_k[s + 5]
-                    a6 += hazard_k[s + 6]
-                    a7 += hazard_k[s + 7]
-                dv_mean[i, r, k] = ((a0 + a4) + (a1 + a5)) + ((a2 + a6) + (a3 + a7))
-
-        for h in range(H):
-            for k in range(L):
-                dv_draw[i, h, k] = dw[k, h] - dw[k, H + h] if antithetic else dw[k, h]
-
-
-def _normal_blocks(start, stop, seed, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    s0 = np.empty(_LANES, np.uint32)
-    s1 = np.empty(_LANES, np.uint32)
-    s2 = np.empty(_LANES, np.uint32)
-    s3 = np.empty(_LANES, np.uint32)
-    for block in range(start, stop):
-        for lane in range(_LANES):  # splitmix64, started at a place the seed is hashed to
-            a = seed + np.uint64(0x9E3779B97F4A7C15)
-            a = (a ^ (a >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-            a = (a ^ (a >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-            a = a ^ (a >> np.uint64(31))
-            a += np.uint64(0x9E3779B97F4A7C15) * np.uint64(2 * (block * _LANES + lane) + 1)
-            b = a + np.uint64(0x9E3779B97F4A7C15)
-            a = (a ^ (a >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-            a = (a ^ (a >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-            a = a ^ (a >> np.uint64(31))
-            b = (b ^ (b >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-            b = (b ^ (b >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-            b = b ^ (b >> np.uint64(31))
-            s0[lane] = np.uint32(a)
-            s1[lane] = np.uint32(a >> np.uint64(32))
-            s2[lane] = np.uint32(b)
-            s3[lane] = np.uint32(b >> np.uint64(32))
-        for place in range(block * _BLOCK, (block + 1) * _BLOCK, 2 * _LANES):
-            first, second = (
-                out[place : place + _LANES],
-                out[place + _LANES : place + 2 * _LANES],
-            )
-            for lane in range(_LANES):
-                x0, x1, x2, x3 = s0[lane], s1[lane], s2[lane], s3[lane]
-                c = np.uint32(x0 + x3)  # >>> xoshiro128++, twice
-                uniform = np.uint32(np.uint32((c << 7) | (c >> 25)) + x0)
-                c = np.uint32(x1 << 9)
-                x2 ^= x0
-                x3 ^= x1
-                x1 ^= x2
-                x0 ^= x3
-                x2 ^= c
-                x3 = np.uint32((x3 << 11) | (x3 >> 21))
-                c = np.uint32(x0 + x3)
-                angle = np.uint32(np.uint32((c << 7) | (c >> 25)) + x0)
-                c = np.uint32(x1 << 9)
-                x2 ^= x0
-                x3 ^= x1
-                x1 ^= x2
-                x0 ^= x3
-                x2 ^= c
-                x3 = np.uint32((x3 << 11) | (x3 >> 21))  # <<<
-                s0[lane], s1[lane], s2[lane], s3[lane] = x0, x1, x2, x3
-
-                # radius = sqrt(-2 log u), u in (0, 1] with 31 bits
-                u = (np.float32(np.int32(uniform >> 1)) + _HALF) * np.float32(2**-31)
-                bits = np.float32(u).view(np.int32)
-                shift = np.int32(np.int32(bits - _SQRT_HALF_BITS) >> _MANTISSA)
-                bits = np.int32(bits - np.int32(shift << _MANTISSA))
-                z = bits.view(np.float32) - _ONE
-                z2 = z * z
-                a0 = (_LOG2[0] + _LOG2[1] * z) + z2 * (_LOG2[2] + _LOG2[3] * z)
-                b0 = (_LOG2[4] + _LOG2[5] * z) + z2 * (_LOG2[6] + _LOG2[7] * z)
-                log2_u = np.float32(shift) + z * (a0 + z2 * z2 * b0)
-                radius = np.float32(math.sqrt(max(np.float32(-2) * _LN_2 * log2_u, _ZERO)))
-
-                # The lower 30 bits are an angle in the quarter turn around 0; of the other
-                # two, one swaps cosine and sine, one turns by half a turn: the full circle.
-                x = np.float32(np.int32(np.uint32(angle << 2))) * np.float32(2**-31)
-                y = x * x
-                sine = x * ((_SIN[0] + _SIN[1] * y) + y * y * (_SIN[2] + _SIN[3] * y))
-                cosine = (_COS[0] + _COS[1] * y) + y * y * (_COS[2] + _COS[3] * y)
-                swap = np.int32(angle << 1) < 0
-                radius = -radius if np.int32(angle) < 0 else radius
-                first[lane] = radius * (sine if swap else cosine)
-                second[lane] = radius * (cosine if swap else sine)

@@ -124,7 +124,7 @@ def _read(path: Path, limit: int) -> bytes:
             size = os.fstat(stream.fileno()).st_size
             if size > limit:
                 raise ModelFileError(f"{path} has {size} bytes, more than the limit of {limit}")
-            return stream.read(limit + 1)
+            return stream.read(size + 1)  # read(limit) would take that much memory first
     except FileNotFoundError as error:
         raise ModelFileError(
             f"{path.parent} has no {path.name}: not a complete model"

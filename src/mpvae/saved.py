@@ -14,14 +14,13 @@ from mpvae.errors import ConfigError, ModelFileError
 from mpvae.features import FeatureMap
 from mpvae.model_file import Tensors
 from mpvae.networks import MPVAE
+from mpvae.version import __version__
 
 Model = TypeVar("Model")
 
 
 def to_file(model: Any) -> tuple[dict[str, Any], Tensors]:
     """Description (JSON values) and tensors of a fitted classifier."""
-    from mpvae import __version__
-
     features: FeatureMap = model.features_
     params = {k: _plain(v) for k, v in model.get_params(deep=False).items()}
     params["random_state"] = (
@@ -115,6 +114,8 @@ def _restore(kind: type[Model], text: dict[str, Any], tensors: Tensors) -> Model
     model.validation_scores_ = {
         k: np.nan if v is None else float(v) for k, v in text["validation_scores"].items()
     }
+    if not all(isinstance(column, list) for column in text["history"].values()):
+        raise ValueError("a column of the history is not a list")
     model.history_ = pd.DataFrame(text["history"])
     model.n_epochs_ = int(model.history_["epoch"].max())
     model.networks_, model.code_loadings_ = [], []
@@ -131,9 +132,11 @@ def _network(i: int, model: Any, tensors: Tensors) -> tuple[MPVAE, Any]:
     own = {
         name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)
     }
+    if not all(v.dtype == np.float32 and np.isfinite(v).all() for v in own.values()):
+        raise ValueError("weights are not finite numbers")
     loadings = own.pop("code_loadings").astype(np.float64)
     n_labels = len(model.label_names_)
-    if loadings.ndim != 2 or len(loadings) != n_labels or not np.isfinite(loadings).all():
+    if loadings.ndim != 2 or len(loadings) != n_labels:
         raise ValueError(f"{prefix}code_loadings do not fit the labels")
     settings = model.settings_
     widths = (*settings.hidden, *settings.hidden_labels, *settings.hidden_decoder)
@@ -146,8 +149,6 @@ def _network(i: int, model: Any, tensors: Tensors) -> tuple[MPVAE, Any]:
     if expected != found:
         wrong = sorted(k for k in expected | found if expected.get(k) != found.get(k))
         raise ValueError(f"weights do not fit the settings: {', '.join(wrong[:3])}")
-    if not all(v.dtype == np.float32 and np.isfinite(v).all() for v in own.values()):
-        raise ValueError("weights are not finite numbers")
     state = {name: torch.as_tensor(value).double() for name, value in own.items()}
     network.load_state_dict(state, assign=True)
     return network.eval().requires_grad_(False), loadings

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mpvae import inference, losses, metrics
+from mpvae import inference, kernel, losses, metrics, probit
 from mpvae.config import Metric, Settings
 from mpvae.decisions import apply_threshold, fit_threshold
 from mpvae.errors import MPVAEError
@@ -147,7 +147,7 @@ def _epochs(
             y = inference.rows_tensor(rows.Y, index, like)
             weight = torch.as_tensor(rows.weight[index]).to(like)
             eps = torch.randn(len(index), settings.latent_dim).to(like)
-            u = torch.randn(len(index), n_normals, settings.n_factors).to(like)
+            u = normals((len(index), n_normals, settings.n_factors), like)
             loss = losses.mpvae_loss(network(x, y, eps), network.B, u, y, weight, settings)
             optimizer.zero_grad()
             loss.total.backward()  # type: ignore[no-untyped-call]
@@ -158,6 +158,13 @@ def _epochs(
         means = {name: value.item() for name, value in means.items()}
         _refuse_non_finite(means, step)
         yield lr, means
+
+
+def normals(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Standard normal numbers; by the compiled generator, four times as fast, where it is."""
+    if kernel.available and like.device.type == "cpu":
+        return kernel.normal_draws(shape, int(torch.randint(2**62, ()))).to(like)
+    return torch.randn(shape).to(like)
 
 
 def _schedule(progress: float, settings: Settings) -> float:
@@ -172,10 +179,10 @@ def _start_at_prevalence(network: MPVAE, rows: Rows) -> None:
     """Begin at the share of rows that have each label: rare labels need not be unlearnt."""
     counts = np.asarray(rows.Y.T @ rows.weight).ravel()
     share = (counts + 0.5) / (rows.weight.sum() + 1)
-    bias = torch.special.ndtri(torch.as_tensor(share)).to(network.B)
+    bias = torch.special.ndtri(torch.as_tensor(share)).to(network.B) * probit.scale(network.B)
     for layer in (network.output, network.output_y):
         if layer is not None:
-            layer.bias.data = bias.clone()
+            layer.bias.data = bias.detach().clone()
 
 
 def _validate(

@@ -1,0 +1,231 @@
+"""Settings: every check, every preset, and settings written as text."""
+
+import math
+from dataclasses import FrozenInstanceError, asdict, fields
+
+import numpy as np
+import pytest
+
+from mpvae.config import (
+    MAX_LATENT_DIM,
+    DataShape,
+    Settings,
+    parse_setting,
+    resolve,
+    setting_docs,
+)
+from mpvae.errors import ConfigError
+
+SHAPE = DataShape(n_rows=1500, n_features=103, n_labels=14)
+
+WRONG = [
+    *[
+        (name, value)
+        for name in (
+            "latent_dim",
+            "n_factors",
+            "n_draws",
+            "batch_size",
+            "max_epochs",
+            "n_members",
+        )
+        for value in (0, -1, 2.5, "3", None, True, math.nan)
+    ],
+    *[
+        (name, value)
+        for name in ("hidden", "hidden_labels", "hidden_decoder")
+        for value in ((), (0,), (16, -1), (2.5,), "16", None, {"a": 1}, {1, 2}, True, [16, "x"])
+    ],
+    *[
+        (name, value)
+        for name in ("beta", "lambda_ce", "lambda_rank", "lambda_entropy", "weight_decay")
+        for value in (-0.1, math.inf, math.nan, "1", None, True)
+    ],
+    *[
+        (name, value)
+        for name in ("rank_gain", "lr", "lr_factors")
+        for value in (0, -1, math.inf, math.nan, "1", None)
+    ],
+    *[
+        (name, value)
+        for name in ("dropout", "validation_fraction")
+        for value in (-0.1, 1, 1.5, math.nan, "half")
+    ],
+    *[("beta_power", value) for value in (0, 3, 1.0)],
+    *[("probability_floor", value) for value in (-1e-9, 0.1, math.nan)],
+    *[("lr_decay", value) for value in (0, 1.1, -1, math.nan)],
+    *[("lr_decay_times", value) for value in (-1, 0.5)],
+    *[("patience", value) for value in (0, -3, 1.5, "none")],
+    *[("z_draws", value) for value in (-1, 4097, 0.5)],
+    *[
+        (name, value)
+        for name in ("lr_schedule", "threshold", "monitor")
+        for value in ("linear", None, 1, ["paper"], {"a": 1})
+    ],
+    *[("shared_output", value) for value in (1, 0, None, "yes", {"x": 2})],
+    ("latent_dim", MAX_LATENT_DIM + 1),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG)
+def test_a_wrong_value_is_refused_with_its_name_and_value(name, value):
+    with pytest.raises(ConfigError) as refused:
+        resolve("default", {name: value}, SHAPE)
+    text = str(refused.value)
+    assert text.startswith(f"{name} must be ")
+    assert "got " in text
+    assert "\n" not in text
+
+
+def test_every_setting_has_a_wrong_value_among_these_tests():
+    assert {name for name, _ in WRONG} == {f.name for f in fields(Settings)}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kept"),
+    [
+        ("hidden", 16, (16,)),
+        ("hidden", [16, 8], (16, 8)),
+        ("latent_dim", np.int64(3), 3),
+        ("latent_dim", MAX_LATENT_DIM, MAX_LATENT_DIM),
+        ("lr", np.float32(0.5), 0.5),
+        ("beta", 0, 0.0),
+        ("shared_output", np.bool_(False), False),
+        ("patience", None, None),
+        ("dropout", 0, 0.0),
+        ("validation_fraction", 0, 0.0),
+        ("lr_decay", 1, 1.0),
+        ("lr_decay_times", 0, 0),
+        ("z_draws", 4096, 4096),
+        ("monitor", "subset", "subset"),
+    ],
+)
+def test_a_right_value_is_kept_as_a_plain_python_value(name, value, kept):
+    found = getattr(resolve("default", {name: value}, SHAPE), name)
+    assert found == kept
+    assert type(found) is type(kept)
+
+
+def test_auto_leaves_the_value_of_the_preset():
+    given = dict.fromkeys(setting_docs(), "auto")
+    for preset in ("default", "paper", "authors_code"):
+        assert resolve(preset, given, SHAPE) == resolve(preset, {}, SHAPE)
+
+
+def test_an_unknown_preset_is_refused_by_name():
+    for preset in ("fast", None, ["paper"]):
+        with pytest.raises(ConfigError, match="preset must be one of default, paper"):
+            resolve(preset, {}, SHAPE)
+
+
+def test_hidden_sets_all_widths_unless_they_are_given():
+    both = resolve("default", {"hidden": (8, 4)}, SHAPE)
+    assert (both.hidden_labels, both.hidden_decoder) == ((8, 4), (4, 8))
+    one = resolve("default", {"hidden": (8, 4), "hidden_labels": (3,)}, SHAPE)
+    assert (one.hidden_labels, one.hidden_decoder) == ((3,), (4, 8))
+
+
+def test_text_and_code_of_the_paper_differ_where_documented():
+    text, code = (asdict(resolve(p, {}, SHAPE)) for p in ("paper", "authors_code"))
+    differences = {name: (text[name], code[name]) for name in text if text[name] != code[name]}
+    assert differences == {
+        "hidden": ((512, 256), (256, 512, 256)),
+        "shared_output": (True, False),
+        "beta_power": (2, 1),
+        "lambda_ce": (0.5, 0.1),
+        "lambda_rank": (10.0, 20.0),
+        "lambda_entropy": (0.5, 0.0),
+        "rank_gain": (1.0, 5.0),
+        "probability_floor": (0.0, 5e-7),
+        "lr": (1e-3, 6e-4),
+        "max_epochs": (200, 800),
+    }
+    assert text["n_factors"] == code["n_factors"] == SHAPE.n_labels
+    assert text["threshold"] == code["threshold"] == "paper"
+
+
+def test_default_epochs_make_300_steps_and_at_least_20_passes():
+    small = resolve("default", {"batch_size": 100}, DataShape(200, 5, 3))
+    assert small.max_epochs == 150
+    large = resolve("default", {"batch_size": 100}, DataShape(10**6, 5, 3))
+    assert large.max_epochs == 20
+    assert large.patience == 5
+    assert resolve("default", {"max_epochs": 100}, SHAPE).patience == 25
+
+
+def test_default_batch_grows_with_the_rows_between_16_and_128():
+    sizes = [
+        resolve("default", {}, DataShape(n, 5, 3)).batch_size
+        for n in (1, 100, 600, 10**4, 10**7)
+    ]
+    assert sizes == [16, 16, 64, 128, 128]
+
+
+def test_macro_f1_alone_gets_a_threshold_per_label():
+    auto = resolve("default", {}, SHAPE)
+    assert auto.threshold_kind("macro_f1") == "per_label"
+    assert auto.threshold_kind("micro_f1") == "exact"
+    paper = resolve("default", {"threshold": "paper"}, SHAPE)
+    assert paper.threshold_kind("macro_f1") == "paper"
+
+
+def test_an_even_number_of_draws_comes_in_pairs():
+    assert resolve("default", {"n_draws": 8}, SHAPE).antithetic
+    assert not resolve("default", {"n_draws": 7}, SHAPE).antithetic
+
+
+def test_settings_cannot_be_changed():
+    with pytest.raises(FrozenInstanceError):
+        resolve("default", {}, SHAPE).lr = 1.0
+
+
+def test_every_setting_is_documented():
+    assert all(len(meaning) > 10 for meaning in setting_docs().values())
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("lr", "1e-3", 1e-3),
+        ("latent_dim", "12", 12),
+        ("hidden", "512,256", (512, 256)),
+        ("hidden", "512, 256,", (512, 256)),
+        ("hidden", "auto", "auto"),
+        ("patience", "None", None),
+        ("patience", "7", 7),
+        ("shared_output", "False", False),
+        ("shared_output", "true", True),
+        ("lr_schedule", "cosine", "cosine"),
+        ("threshold", "per_label", "per_label"),
+        ("monitor", "log_loss", "log_loss"),
+    ],
+)
+def test_a_setting_is_parsed_from_text(name, text, value):
+    assert parse_setting(name, text) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("lr", "fast"),
+        ("lr", ""),
+        ("latent_dim", "1.5"),
+        ("latent_dim", "true"),
+        ("hidden", "512,abc"),
+        ("hidden", ""),
+        ("hidden", "-3"),
+        ("hidden", "none"),
+        ("shared_output", "maybe"),
+        ("shared_output", "1"),
+        ("lr_schedule", "linear"),
+        ("threshold", "none"),
+    ],
+)
+def test_wrong_text_is_refused_with_the_name_of_its_setting(name, text):
+    with pytest.raises(ConfigError, match=f"^{name} must be"):
+        resolve("default", {name: parse_setting(name, text)}, SHAPE)
+
+
+def test_an_unknown_setting_is_refused_and_the_known_ones_listed():
+    with pytest.raises(ConfigError, match=r"no setting 'learning_rate'; known: latent_dim, "):
+        parse_setting("learning_rate", "1")

@@ -1,0 +1,216 @@
+"""Features as the networks see them, checked against hand-made values."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+
+from mpvae.errors import DataError
+from mpvae.features import MAX_LEVELS, fit_features, refuse_infinite, row_keys
+
+# apply rounds to float32: half a unit in the last place is 6e-8 of the value.
+FLOAT32 = 1e-7
+
+
+def fit(X, weight=None):
+    n = X.shape[0]
+    names = tuple(map(str, getattr(X, "columns", range(X.shape[1]))))
+    return fit_features(X, np.ones(n) if weight is None else np.asarray(weight, float), names)
+
+
+def test_columns_are_standardised():
+    X = np.array([[1.0, 10.0], [2.0, 10.0], [3.0, 10.0]])
+    Z = fit(X).apply(X)
+    root = np.sqrt(1.5)  # standard deviation of 1, 2, 3 is sqrt(2 / 3)
+    np.testing.assert_allclose(Z, [[-root, 0], [0, 0], [root, 0]], atol=2 * FLOAT32)
+    assert Z.dtype == np.float32
+
+
+def test_a_weight_of_two_is_a_row_given_twice():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(6, 3))
+    X[0, 0] = np.nan
+    weighted = fit(X, [2, 1, 1, 3, 1, 1])
+    repeated = fit(X[[0, 0, 1, 2, 3, 3, 3, 4, 5]])
+    np.testing.assert_allclose(weighted.mean, repeated.mean, rtol=1e-13)
+    np.testing.assert_allclose(weighted.scale, repeated.scale, rtol=1e-13)
+
+
+def test_a_missing_number_becomes_the_mean_and_is_marked():
+    X = np.array([[1.0, 5.0], [np.nan, 6.0], [3.0, 7.0]])
+    features = fit(X)
+    assert features.n_outputs == 3
+    Z = features.apply(X)
+    np.testing.assert_allclose(Z[:, 0], [-1, 0, 1], atol=FLOAT32)
+    np.testing.assert_array_equal(Z[:, 2], [0, 1, 0])
+
+
+def test_a_number_missing_only_at_prediction_becomes_the_mean():
+    features = fit(np.array([[1.0], [3.0]]))
+    np.testing.assert_array_equal(features.apply(np.array([[np.nan]])), [[0.0]])
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 1.7e18, -1e300, 1e-300])
+def test_a_constant_column_becomes_zero(value):
+    X = np.full((7, 1), value)
+    np.testing.assert_allclose(fit(X).apply(X), 0, atol=FLOAT32)
+
+
+def test_a_column_without_any_value_becomes_zero():
+    X = np.array([[np.nan, 1.0], [np.nan, 2.0]])
+    np.testing.assert_array_equal(fit(X).apply(X)[:, 0], [0, 0])
+
+
+@pytest.mark.parametrize("make", [np.asarray, sp.csr_array])
+def test_extreme_numbers_stay_finite(make):
+    X = np.array([[1e300, 1.0], [0.0, 2.0], [0.0, 3.0]])
+    features = fit(make(X))
+    assert np.isfinite(features.scale).all()
+    for part in (X, np.array([[1.7e308, -1e300]])):
+        Z = features.apply(make(part))
+        assert np.isfinite(Z.toarray() if sp.issparse(Z) else Z).all()
+
+
+def test_a_sparse_matrix_stays_sparse_and_is_scaled_by_its_root_mean_square():
+    X = np.array([[3.0, 0, 0], [4.0, 2.0, 0]])
+    Z = fit(sp.csr_array(X)).apply(sp.csr_array(X))
+    assert sp.issparse(Z)
+    assert Z.nnz == 3
+    expected = X / [np.sqrt(12.5), np.sqrt(2), 1]
+    np.testing.assert_allclose(Z.toarray(), expected, rtol=2 * FLOAT32)
+
+
+def test_sparse_weights_count_rows():
+    X = sp.csr_array(np.array([[3.0, 0], [4.0, 2.0]]))
+    np.testing.assert_allclose(fit(X, [2, 1]).scale, fit(X[[0, 0, 1]]).scale, rtol=1e-14)
+
+
+def test_sparse_rows_are_centred_where_training_rows_were():
+    rng = np.random.default_rng(0)
+    X = rng.normal(5, 1, size=(20, 3))
+    X[0, 0] = np.nan
+    features = fit(X)
+    new = rng.normal(5, 1, size=(4, 3))
+    np.testing.assert_array_equal(features.apply(sp.csr_array(new)), features.apply(new))
+
+
+def test_dense_rows_fit_a_map_made_from_sparse_ones():
+    X = np.array([[3.0, 0], [4.0, 2.0]])
+    features = fit(sp.csr_array(X))
+    np.testing.assert_allclose(
+        features.apply(X), features.apply(sp.csr_array(X)).toarray(), rtol=2 * FLOAT32
+    )
+
+
+def test_text_becomes_one_column_per_level_and_unknown_or_missing_text_none():
+    X = pd.DataFrame({"ground": ["sand", "mud", None, "sand"], "depth": [1.0, 2, 3, 4]})
+    features = fit(X)
+    assert features.levels == {0: ("mud", "sand")}
+    Z = features.apply(X)
+    np.testing.assert_array_equal(Z[:, 1:], [[0, 1], [1, 0], [0, 0], [0, 1]])
+    new = pd.DataFrame({"ground": ["rock", None], "depth": [1.0, 1.0]})
+    np.testing.assert_array_equal(features.apply(new)[:, 1:], np.zeros((2, 2)))
+
+
+def test_booleans_nullable_numbers_and_categories_are_understood():
+    X = pd.DataFrame(
+        {
+            "wet": [True, False, True],
+            "count": pd.array([1, None, 3], dtype="Int64"),
+            "maybe": pd.array([True, None, False], dtype="boolean"),
+            "kind": pd.Categorical(["a", "b", None], categories=["b", "a", "unused"]),
+            "text": pd.array(["x", None, "y"], dtype="string"),
+        }
+    )
+    features = fit(X)
+    assert features.numeric.tolist() == [0, 1, 2]
+    assert features.marked.tolist() == [1, 2]
+    assert features.levels == {3: ("a", "b"), 4: ("x", "y")}
+    Z = features.apply(X)
+    assert Z.shape == (3, features.n_outputs)
+    np.testing.assert_array_equal(Z[1, 3:], [1, 1, 0, 1, 0, 0])
+
+
+@pytest.mark.parametrize(
+    "column", [[1, 2], [1.0, 2.0], [1.0, None], pd.array([1, 2], "Int64"), ["1", "2"]]
+)
+def test_codes_of_categories_are_known_as_text_and_as_numbers(column):
+    features = fit(pd.DataFrame({"code": ["1", "2", "A"], "x": [1.0, 2.0, 3.0]}))
+    new = pd.DataFrame({"code": column, "x": [1.0, 1.0]})
+    assert features.apply(new)[0, 1:].tolist() == [1, 0, 0]
+    numbers = np.array([[1.0, 5.0], [2.0, 5.0]])  # as a frame without text is handed over
+    assert features.apply(numbers)[:, 1:].tolist() == [[1, 0, 0], [0, 1, 0]]
+
+
+def test_categories_that_are_numbers_match_plain_numbers():
+    features = fit(pd.DataFrame({"c": pd.Categorical([1.0, 2.0]), "x": [1.0, 2.0]}))
+    assert features.levels == {0: ("1", "2")}
+
+
+def test_text_where_training_had_numbers_is_refused_with_the_column():
+    features = fit(pd.DataFrame({"depth": [1.0, 2.0], "x": [0.0, 1.0]}))
+    with pytest.raises(DataError, match="text in column depth, where training had numbers"):
+        features.apply(pd.DataFrame({"depth": ["deep"], "x": [0.0]}))
+
+
+def test_too_many_levels_are_refused_by_name():
+    enough = pd.DataFrame({"id": [f"row{i}" for i in range(MAX_LEVELS)]})
+    assert fit(enough).n_outputs == MAX_LEVELS
+    many = pd.DataFrame({"id": [f"row{i}" for i in range(MAX_LEVELS + 1)]})
+    with pytest.raises(DataError, match="column 'id' has 101 distinct text values"):
+        fit(many)
+
+
+def test_a_frame_without_any_value_is_refused():
+    with pytest.raises(DataError, match="no column with a value"):
+        fit(pd.DataFrame({"a": pd.Series([None, None], dtype=object)}))
+
+
+def test_infinite_values_are_refused_with_their_columns():
+    names = tuple("abcdefgh")
+    X = np.zeros((2, 8))
+    refuse_infinite(X, names)
+    X[0, 2] = np.inf
+    with pytest.raises(DataError, match="X contains inf in column c; replace"):
+        refuse_infinite(X, names)
+    X[1] = -np.inf
+    with pytest.raises(DataError, match="in columns a, b, c, d, e and 3 more;"):
+        refuse_infinite(X, names)
+    frame = pd.DataFrame({"t": ["inf", "x"], "v": [1.0, np.inf]})
+    with pytest.raises(DataError, match="in column v;"):
+        refuse_infinite(frame, ("t", "v"))
+
+
+def test_missing_values_are_refused_in_a_sparse_matrix():
+    X = sp.csr_array(np.array([[0, np.nan, 1.0]]))
+    with pytest.raises(DataError, match="inf or NaN in column b; replace them; in a dense X"):
+        refuse_infinite(X, ("a", "b", "c"))
+
+
+def test_equal_rows_have_equal_keys_and_others_do_not():
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 3, size=(300, 4)).astype(float)
+    X[X == 2] = np.nan
+    _, of_keys = np.unique(row_keys(X), axis=0, return_inverse=True)
+    _, of_rows = np.unique(np.nan_to_num(X, nan=9), axis=0, return_inverse=True)
+    pairs = set(zip(of_keys.tolist(), of_rows.tolist(), strict=True))
+    assert len(pairs) == len(set(of_rows.tolist())) == len(set(of_keys.tolist()))
+
+
+def test_keys_do_not_depend_on_dtype_or_sign_of_zero_or_stored_zeros():
+    X = np.array([[1.0, 0.0, 2.0], [0.0, 0.0, 3.0]])
+    keys = row_keys(X)
+    np.testing.assert_array_equal(row_keys(X.astype(np.float32)), keys)
+    np.testing.assert_array_equal(row_keys(np.where(X == 0, -0.0, X)), keys)
+    np.testing.assert_array_equal(row_keys(pd.DataFrame(X.astype(int))), keys)
+    stored = sp.csr_array((X.ravel(), np.tile(np.arange(3), 2), [0, 3, 6]), shape=(2, 3))
+    assert stored.nnz == 6
+    np.testing.assert_array_equal(row_keys(stored), row_keys(sp.csr_array(X)))
+
+
+def test_missing_text_has_a_key_of_its_own():
+    X = pd.DataFrame({"t": ["None", None, "nan", "", "None", None], "x": 1.0})
+    keys = [tuple(key) for key in row_keys(X).tolist()]
+    assert keys[0] == keys[4]
+    assert keys[1] == keys[5]
+    assert len(set(keys)) == 4
