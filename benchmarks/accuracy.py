@@ -81,9 +81,10 @@ def main() -> None:
         mine = [run(name, seed, args.preset, given) for seed in range(args.seeds)]
         runs += mine
         seconds = statistics.mean(r["seconds"] for r in mine)
+        log_losses = statistics.mean(r["log_loss"] for r in mine)
         print(
-            f"{name}, preset {args.preset}: {args.seeds} seeds, {mine[0]['networks']} networks, "
-            f"{seconds:.1f} s a fit, log-loss {statistics.mean(r['log_loss'] for r in mine):.4f}"
+            f"{name}, preset {args.preset}: {args.seeds} seeds, {mine[0]['networks']} networks,"
+            f" {seconds:.1f} s a fit, log-loss {log_losses:.4f}"
         )
         print("  metric        mean     sd   chosen on test   published     bar")
         for k, metric in enumerate(METRICS):

@@ -25,7 +25,7 @@ import torch
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 
-from mpvae import inference
+from mpvae import inference, kernel, training
 from mpvae.config import DataShape, Settings, resolve
 from mpvae.losses import mpvae_loss, probit_loss, term_weights
 from mpvae.networks import MPVAE

@@ -1,6 +1,11 @@
 """Shared by all tests: where the real data is, and which tests run only on demand."""
 
+import os
 from pathlib import Path
+
+# Models in tests are tiny: a second thread costs more than it gains, above all on a busy
+# machine. Set before torch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 

@@ -110,20 +110,20 @@ def test_row_weights_count_in_the_objective():
     """Two opposite answers to the same question: the heavier one wins."""
     n = 200
     X = np.zeros((n, 1), np.float32)
-    Y = np.tile(np.array([[1, 0], [0, 1]], np.float32), (n // 2, 1))
+    Y = np.tile(np.array([[1], [0]], np.float32), (n // 2, 1))
     weight = np.tile([9.0, 1.0], n // 2)
     rows = Rows(X, Y, weight)
     network = _train(rows, max_epochs=60, dropout=0.0, lr=0.01).network
     p = inference.marginals([network.double()], X[:1], 16)[0]
-    # the shares are 9/10 and 1/10; the last steps of training leave a noise of some hundredths
-    np.testing.assert_allclose(p, [0.9, 0.1], atol=0.06)
+    # the share is 9/10; the last steps of training leave a noise of some hundredths
+    np.testing.assert_allclose(p, [0.9], atol=0.05)
 
 
 def test_an_infinite_loss_stops_with_the_term_and_a_remedy():
     rows = _rows()
     X = rows.X.copy()
     X[0, 0] = np.inf
-    with pytest.raises(MPVAEError, match=r"not finite .*lower lr"):
+    with pytest.raises(MPVAEError, match=r"not finite; lower lr"):
         _train(Rows(X, rows.Y, rows.weight), max_epochs=1)
 
 

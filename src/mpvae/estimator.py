@@ -171,6 +171,9 @@ class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.allow_nan = True
         return tags
 
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "thresholds_")  # set last: a fit that failed leaves none
+
     def fit(
         self,
         X: Any,
@@ -205,9 +208,8 @@ class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         MPVAEClassifier
             Itself, fitted.
         """
-        if self.metric not in get_args(Metric):
-            allowed = ", ".join(get_args(Metric))
-            raise ConfigError(f"metric must be one of {allowed}, got {self.metric!r}")
+        self.__dict__.pop("thresholds_", None)
+        self._check_parameters()
         if (X_val is None) != (y_val is None):
             raise DataError("X_val and y_val belong together; give both or neither")
         X = self._check_features(X, reset=True)
@@ -295,7 +297,7 @@ class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             return float(super().score(X, y, sample_weight=sample_weight))
         if sample_weight is not None:
             raise DataError("score takes no sample_weight for several labels; leave it out")
-        Y = labels.read_labels(y).Y
+        Y = self._read_known_labels(y)
         p = self._marginals(X)
         Z = decisions.apply_threshold(p, self.thresholds_[self.metric])
         return float(metrics.DECISION_METRICS[self.metric](Y, Z))
@@ -348,12 +350,13 @@ class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _check_features(self, X: Any, *, reset: bool) -> Any:
         X = labels.as_pandas(X)
-        if isinstance(X, pd.DataFrame) and not all(
-            map(pd.api.types.is_numeric_dtype, X.dtypes)
+        if isinstance(X, pd.DataFrame) and (
+            not all(map(pd.api.types.is_numeric_dtype, X.dtypes))
+            or (not reset and self.features_.levels)
         ):
             validate_data(self, X, reset=reset, skip_check_array=True)
-            if len(X) == 0:
-                raise DataError("X has 0 rows; give at least one")
+            if len(X) < (2 if reset else 1):
+                raise DataError(f"X has {len(X)} rows; give at least {2 if reset else 1}")
         else:
             X = validate_data(
                 self,
@@ -378,16 +381,38 @@ class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _validation_rows(self, X_val: Any, y_val: Any) -> Rows:
         X = self.features_.apply(self._check_features(X_val, reset=False))
         if self.multilabel_:
-            Y = labels.read_labels(y_val).Y
-            if Y.shape[1] != len(self.label_names_):
-                raise DataError(
-                    f"y_val has {Y.shape[1]} labels, y has {len(self.label_names_)}"
-                )
+            Y = self._read_known_labels(y_val)
         else:
-            Y = (np.asarray(y_val).reshape(-1, 1) == self.classes_[1]).astype(np.float32)
+            values = np.asarray(y_val).reshape(-1, 1)
+            if not np.isin(values, self.classes_).all():
+                raise DataError(f"y_val holds other classes than y, {list(self.classes_)}")
+            Y = (values == self.classes_[1]).astype(np.float32)
         if Y.shape[0] != X.shape[0]:
             raise DataError(f"X_val has {X.shape[0]} rows but y_val has {Y.shape[0]}")
         return Rows(X, Y, np.ones(X.shape[0]))
+
+    def _read_known_labels(self, y: Any) -> Any:
+        """Labels (n, L) in the order of the fitted ones; a frame is matched by its names."""
+        y = labels.as_pandas(y)
+        if isinstance(y, pd.DataFrame):
+            y = y.rename(columns=str)
+            lacking = [name for name in self.label_names_ if name not in y.columns]
+            if lacking:
+                raise DataError(f"y lacks {len(lacking)} labels of the model: {lacking[:5]}")
+            y = y[list(self.label_names_)]
+        Y = labels.read_labels(y).Y
+        if Y.shape[1] != len(self.label_names_):
+            raise DataError(f"y has {Y.shape[1]} labels, the model {len(self.label_names_)}")
+        return Y
+
+    def _check_parameters(self) -> None:
+        """Check what is not among the settings, before any work."""
+        if self.metric not in get_args(Metric):
+            allowed = ", ".join(get_args(Metric))
+            raise ConfigError(f"metric must be one of {allowed}, got {self.metric!r}")
+        if not isinstance(self.verbose, int):
+            raise ConfigError(f"verbose must be an integer, got {self.verbose!r}")
+        _device(self.device)
 
     def _resolve(self, rows: Rows, validation: Rows | None) -> Settings:
         given = {name: getattr(self, name) for name in setting_docs()}
@@ -401,7 +426,7 @@ class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _show(self, progress: FitProgress, member: int, record: EpochRecord) -> None:
         scores = f"loss {record.terms['total']:.3f}"
         if record.val_metric is not None:
-            scores += f"  validation {self.metric} {record.val_metric:.4f}"
+            scores += f"  validation {record.metric} {record.val_metric:.4f}"
         progress.update(
             member=member,
             n_members=self.settings_.n_members,
@@ -446,7 +471,9 @@ class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _wrap(self, values: NDArray[Any], X: Any, columns: NDArray[Any]) -> Any:
         kind = getattr(self, "_sklearn_output_config", {}).get("transform", "default")
         if kind == "pandas":
-            return pd.DataFrame(values, columns=columns, index=getattr(X, "index", None))
+            return pd.DataFrame(
+                values, columns=columns, index=X.index if isinstance(X, pd.DataFrame) else None
+            )
         if kind == "polars":
             import polars
 
@@ -471,23 +498,24 @@ def _merge_equal_rows(
     weight: NDArray[np.float64],
 ) -> tuple[Any, Any, NDArray[np.float64]]:
     """Distinct rows in an order that depends on their content alone, with summed weights."""
-    kept = np.flatnonzero(weight > 0)
-    if len(kept) == 0:
+    if not weight.any():
         raise DataError("all sample weights are 0, no class is left; give some row a weight")
+    kept = np.flatnonzero(weight > 0)
     keys = np.hstack([row_keys(X), row_keys(Y)])[kept]
     _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     rows = kept[first]
     summed = np.bincount(group.ravel(), weights=weight[kept]).astype(np.float64)
+    summed /= summed.mean()  # ratios alone count, and float32 does not hold 1e50
     return (X.iloc[rows] if isinstance(X, pd.DataFrame) else X[rows]), Y[rows], summed
 
 
 def _repeats(weight: NDArray[np.float64]) -> NDArray[np.int64] | None:
     """Row numbers, each as often as its weight says; None if weights are equal or no counts."""
     counts = weight / weight.min()
-    whole = np.rint(counts).astype(np.int64)
-    if counts.max() == 1 or not np.allclose(counts, whole) or whole.sum() > 10 * len(weight):
+    if counts.max() == 1 or counts.sum() > 10 * len(weight):
         return None
-    return np.repeat(np.arange(len(weight)), whole)
+    whole = np.rint(counts).astype(np.int64)
+    return np.repeat(np.arange(len(weight)), whole) if np.allclose(counts, whole) else None
 
 
 def _covariance(loadings: list[NDArray[np.float64]]) -> NDArray[np.float64]:
@@ -496,6 +524,10 @@ def _covariance(loadings: list[NDArray[np.float64]]) -> NDArray[np.float64]:
 
 
 def _device(name: str) -> str:
-    if name != "auto":
-        return name
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, TypeError, AssertionError) as error:
+        raise ConfigError(f"device {name!r} cannot be used here; try 'cpu'") from error
+    return name

@@ -13,7 +13,7 @@ from mpvae import probit
 from mpvae.features import Matrix
 from mpvae.networks import MPVAE
 
-_ROWS = 4096  # rows per pass: bounds memory, changes no result
+_ROWS, _CELLS = 4096, 2**25  # rows and entries per pass: bound memory, change no result
 _SEED = 20200711  # of the quasi-random codes: part of the definition of a prediction
 
 
@@ -50,8 +50,9 @@ def marginals(
     n, L = X.shape[0], networks[0].B.shape[0]
     total = np.zeros((n, L))
     with torch.inference_mode():
-        for start in range(0, n, _ROWS):
-            piece = slice(start, min(n, start + _ROWS))
+        rows = _rows_at_once(X)
+        for start in range(0, n, rows):
+            piece = slice(start, min(n, start + rows))
             for network in networks:
                 x = rows_tensor(X, piece, network.B)
                 p = _mean_over_z(network, x, z_draws)
@@ -72,7 +73,8 @@ def code_loadings(network: MPVAE, X: Matrix, *, n_rows: int = 512, n_draws: int 
     -------
     Tensor of shape (L, latent_dim)
     """
-    rows = np.linspace(0, X.shape[0] - 1, min(n_rows, X.shape[0])).astype(np.int64)
+    n_rows = min(n_rows, X.shape[0], _rows_at_once(X))
+    rows = np.linspace(0, X.shape[0] - 1, n_rows).astype(np.int64)
     with torch.inference_mode():
         x = rows_tensor(X, rows, network.B)
         p_z_x = network.prior(x)
@@ -86,6 +88,10 @@ def code_loadings(network: MPVAE, X: Matrix, *, n_rows: int = 512, n_draws: int 
         rank = min(p_z_x.mean.shape[1], len(variance))
         loadings: Tensor = directions[:, -rank:] * variance[-rank:].clamp(min=0).sqrt()
         return loadings
+
+
+def _rows_at_once(X: Matrix) -> int:
+    return max(1, min(_ROWS, _CELLS // int(X.shape[1])))
 
 
 def _mean_over_z(network: MPVAE, x: Tensor, z_draws: int) -> Tensor:

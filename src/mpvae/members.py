@@ -87,7 +87,7 @@ def fit_members(
             break
         networks.append(network)
         loadings.append(C)
-        history.extend({"member": member, **record.row(metric)} for record in trained.history)
+        history.extend({"member": member, **record.row()} for record in trained.history)
         if judge is not None:
             judged.append(HeldOut(judge.Y, P, judge.weight))
         interrupted = trained.interrupted

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 import torch
@@ -43,17 +44,18 @@ class EpochRecord:
     lr: float
     terms: dict[str, float]
     val_log_loss: float | None
+    metric: Metric
     val_metric: float | None
     is_best: bool
 
-    def row(self, metric: Metric) -> dict[str, float | int | bool | None]:
+    def row(self) -> dict[str, float | int | bool | str | None]:
         """As a row of the history table."""
         return {
             "epoch": self.epoch,
             "lr": self.lr,
             **self.terms,
             "val_log_loss": self.val_log_loss,
-            f"val_{metric}": self.val_metric,
+            f"val_{self.metric}": self.val_metric,
             "is_best": self.is_best,
         }
 
@@ -90,6 +92,8 @@ def train(
     Without validation rows the last epoch is taken. An interrupt (Ctrl-C) after the first
     finished epoch ends the training early and keeps the best epoch so far.
     """
+    if settings.monitor != "log_loss":
+        metric = cast("Metric", settings.monitor)  # stop by it, so show it
     with seeded(seed):
         network = MPVAE(rows.X.shape[1], rows.Y.shape[1], settings).to(device)
         _start_at_prevalence(network, rows)
@@ -102,7 +106,7 @@ def train(
                 is_best = score < best_score
                 if is_best:
                     best_score, best_state = score, _copy(network)
-                record = EpochRecord(epoch, lr, terms, log_loss, value, is_best)
+                record = EpochRecord(epoch, lr, terms, log_loss, metric, value, is_best)
                 result.history.append(record)
                 on_epoch(record)
                 if validation and _out_of_patience(result.history, settings.patience):
@@ -193,9 +197,10 @@ def _validate(
         return None, None
     network.eval()
     P = inference.marginals([network], rows.X, settings.z_draws)
-    monitored: Metric = metric if settings.monitor == "log_loss" else settings.monitor  # type: ignore[assignment]
-    threshold = fit_threshold(rows.Y, P, metric=monitored, kind="paper")
-    value = metrics.DECISION_METRICS[monitored](rows.Y, apply_threshold(P, threshold))
+    if not np.isfinite(P).all():
+        raise _not_finite("the probabilities of the validation rows are")
+    threshold = fit_threshold(rows.Y, P, metric=metric, kind="paper")
+    value = metrics.DECISION_METRICS[metric](rows.Y, apply_threshold(P, threshold))
     return metrics.log_loss(rows.Y, P), value
 
 
@@ -220,7 +225,8 @@ def _copy(network: MPVAE) -> dict[str, Tensor]:
 def _refuse_non_finite(means: dict[str, float], step: int) -> None:
     bad = [name for name, value in means.items() if not math.isfinite(value)]
     if bad:
-        raise MPVAEError(
-            f"the loss is not finite after {step} steps ({', '.join(bad)}); "
-            "lower lr, or look for extreme values in X"
-        )
+        raise _not_finite(f"the loss after {step} steps ({', '.join(bad)}) is")
+
+
+def _not_finite(what: str) -> MPVAEError:
+    return MPVAEError(f"{what} not finite; lower lr, or look for extreme values in X")
