@@ -18,7 +18,7 @@ from mpvae.config import DataShape, Metric, Preset, Settings, resolve, setting_d
 from mpvae.errors import ConfigError, DataError
 from mpvae.features import FeatureMap, fit_features, refuse_infinite, row_keys
 from mpvae.progress import FitProgress, counting
-from mpvae.training import EpochRecord, Rows
+from mpvae.training import EpochRecord, Rows, threads_that_pay
 
 _SHOW_BAR_ABOVE = 50_000  # rows; a prediction of fewer takes a moment
 
@@ -235,7 +235,7 @@ class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rows = Rows(self.features_.apply(X), Y, weight)
         validation = None if X_val is None else self._validation_rows(X_val, y_val)
         self.settings_ = self._resolve(rows, validation)
-        with FitProgress(self.verbose > 0) as progress:
+        with FitProgress(self.verbose > 0) as progress, threads_that_pay(rows, self.settings_):
             fitted = members.fit_members(
                 rows,
                 validation,

@@ -4,7 +4,7 @@ The rows a member has not seen serve three times: they stop its training, they y
 predictions to choose thresholds from, and they tell how good the model is.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -99,16 +99,17 @@ def fit_members(
 
 def _partition(
     rows: Rows, validation: Rows | None, settings: Settings, seed: int
-) -> list[tuple[Rows, Rows | None]]:
+) -> Iterable[tuple[Rows, Rows | None]]:
+    """Rows to learn from and rows to be judged on, member by member, made when needed."""
     n_members = settings.n_members
     if validation is not None:
         return [(rows, validation)] * n_members
     if n_members > 1:
         folds = stratified_folds(rows.Y, n_members, seed=seed)
-        return [
+        return (
             (rows.take(np.flatnonzero(folds != k)), rows.take(np.flatnonzero(folds == k)))
             for k in range(n_members)
-        ]
+        )
     share = settings.validation_fraction
     if share * len(rows) < 1 or len(rows) < 3:
         return [(rows, None)]

@@ -77,6 +77,25 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def threads_that_pay(rows: Rows, settings: Settings) -> Iterator[None]:
+    """One thread inside the block where steps are too small to share.
+
+    Measured on two cores: below some 4e8 operations a step a second thread gains nothing, and
+    on a busy machine the wait for it makes training several times slower.
+    """
+    before = torch.get_num_threads()
+    with torch.device("meta"):  # counts weights without making them
+        network = MPVAE(rows.X.shape[1], rows.Y.shape[1], settings)
+    n_weights = sum(p.numel() for p in network.parameters())
+    if 6 * n_weights * min(settings.batch_size, len(rows)) < 4e8:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def train(
     rows: Rows,
     validation: Rows | None,
@@ -94,7 +113,7 @@ def train(
     """
     if settings.monitor != "log_loss":
         metric = cast("Metric", settings.monitor)  # stop by it, so show it
-    with seeded(seed), _threads_that_pay(rows, settings):
+    with seeded(seed):
         network = MPVAE(rows.X.shape[1], rows.Y.shape[1], settings).to(device)
         _start_at_prevalence(network, rows)
         result = TrainedNetwork(network)
@@ -118,25 +137,6 @@ def train(
         network.load_state_dict(best_state)
         network.eval().requires_grad_(False)
     return result
-
-
-@contextmanager
-def _threads_that_pay(rows: Rows, settings: Settings) -> Iterator[None]:
-    """One thread inside the block where steps are too small to share.
-
-    Measured on two cores: below some 4e8 operations a step a second thread gains nothing, and
-    on a busy machine the wait for it makes training several times slower.
-    """
-    before = torch.get_num_threads()
-    with torch.device("meta"):  # counts weights without making them
-        network = MPVAE(rows.X.shape[1], rows.Y.shape[1], settings)
-    n_weights = sum(p.numel() for p in network.parameters())
-    if 6 * n_weights * min(settings.batch_size, len(rows)) < 4e8:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _epochs(
