@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint coverage slow figures clean
+.PHONY: demo test lint slow figures tables clean
 
 demo: .venv/demo
 	$(BIN)/mpvae demo
@@ -24,6 +24,9 @@ slow: .venv/dev
 
 figures: .venv/dev
 	$(BIN)/python docs/figures.py
+
+tables: .venv/dev
+	$(BIN)/python docs/tables.py
 
 .venv/demo: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
