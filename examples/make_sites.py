@@ -1,4 +1,4 @@
-"""Write examples/sites.csv: a simulated survey, one site per row, climate and species columns.
+"""Write sites.csv and new_sites.csv: a simulated survey, one site per row, climate and species.
 
 The species share two hidden gradients beside the climate, so some of them are found together
 more often than the climate explains.
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-N_SITES = 600
+N_SITES, N_TRAIN = 600, 480
 SPECIES = ("alder", "birch", "fern", "heather", "moss", "oak", "pine", "sedge")
 
 
@@ -35,7 +35,9 @@ def main() -> None:
     table.insert(0, "site_id", [f"S{i:04d}" for i in range(N_SITES)])
     for k, name in enumerate(SPECIES):
         table[f"species_{name}"] = present[:, k].astype(int)
-    table.to_csv(Path(__file__).with_name("sites.csv"), index=False)
+    here = Path(__file__).parent
+    table[:N_TRAIN].to_csv(here / "sites.csv", index=False)
+    table[N_TRAIN:].to_csv(here / "new_sites.csv", index=False)
 
 
 if __name__ == "__main__":

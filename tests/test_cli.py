@@ -413,7 +413,7 @@ def test_names_with_markup_are_printed_as_they_are(tmp_path):
         (["predict", "{model}", "absent.csv"], "absent.csv does not exist"),
         (["predict", "{model}", "{folder}/less.csv"], "lacks 2 of 4 feature columns: ph,"),
         (["predict", "{model}", "{csv}", "-o", "out.xlsx"], "use .csv, .parquet or .json"),
-        (["predict", "{model}", "{csv}", "-o", "no/folder/out.csv"], "no/folder"),
+        (["predict", "{model}", "{csv}", "-o", "{csv}"], "is the table itself"),
         (["predict", "{model}", "{csv}", "-k", "sight"], "no kept column 'sight'"),
         (["predict", "{model}", "{csv}", "--rows", "val"], "val"),
         (["predict", "{model}", "{folder}/words.csv"], "column ph, where training had numbers"),

@@ -154,11 +154,25 @@ def test_text_where_training_had_numbers_is_refused_with_the_column():
 
 
 def test_too_many_levels_are_refused_by_name():
-    enough = pd.DataFrame({"id": [f"row{i}" for i in range(MAX_LEVELS)]})
+    enough = pd.DataFrame({"soil": [f"kind{i}" for i in range(MAX_LEVELS)] * 2})
     assert fit(enough).n_outputs == MAX_LEVELS
-    many = pd.DataFrame({"id": [f"row{i}" for i in range(MAX_LEVELS + 1)]})
-    with pytest.raises(DataError, match="column 'id' has 101 distinct text values"):
+    many = pd.DataFrame({"soil": [f"kind{i}" for i in range(MAX_LEVELS + 1)] * 3})
+    with pytest.raises(DataError, match="column 'soil' has 101 distinct text values"):
         fit(many)
+
+
+def test_a_text_column_that_is_new_in_most_rows_is_taken_for_an_identifier():
+    ids = pd.DataFrame({"site": [f"S{i}" for i in range(40)]})
+    with pytest.raises(DataError, match=r"'site' has 40 .* identifier or a date"):
+        fit(ids)
+    assert fit(ids[:10]).n_outputs == 10  # too few rows to tell
+
+
+def test_one_odd_cell_among_numbers_is_named():
+    column = [str(i / 7) for i in range(60)]
+    column[30] = "n/a?"
+    with pytest.raises(DataError, match=r"'temp' holds numbers, but also 'n/a\?'"):
+        fit(pd.DataFrame({"temp": column}))
 
 
 def test_a_frame_without_any_value_is_refused():

@@ -18,9 +18,10 @@ NUMBER = re.compile(r"[+-]?\d*\.\d+")
 
 @pytest.fixture
 def project_copy(tmp_path, monkeypatch):
-    """An empty folder with the example table, where the README's paths work."""
+    """An empty folder with the example tables, where the README's paths work."""
     (tmp_path / "examples").mkdir()
-    (tmp_path / "examples/sites.csv").write_bytes((ROOT / "examples/sites.csv").read_bytes())
+    for name in ("sites.csv", "new_sites.csv"):
+        (tmp_path / "examples" / name).write_bytes((ROOT / "examples" / name).read_bytes())
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -44,7 +45,7 @@ def test_the_commands_run_in_their_order(project_copy):
     for line in commands.strip().splitlines():
         result = CliRunner().invoke(app, shlex.split(line)[1:])
         assert result.exit_code == 0, (line, result.output)
-    assert len((project_copy / "demo/probabilities.csv").read_text().splitlines()) == 601
+    assert len((project_copy / "demo/probabilities.csv").read_text().splitlines()) == 121
 
 
 def test_every_link_leads_to_a_file():

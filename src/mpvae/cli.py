@@ -1,6 +1,7 @@
 """Command line: a thin shell over the library. No maths, no torch."""
 
 import json
+import signal
 import sys
 import time
 import tomllib
@@ -179,7 +180,7 @@ def fit(
     Example: `mpvae fit sites.csv --labels 'species_*' --exclude site_id --out model`
     """
     settings = _settings(config, given or [])
-    data = read_table(table, labels=labels, exclude=exclude or (), meta_offset=meta_offset)
+    data = read_table(table, labels=labels, exclude=_names(exclude), meta_offset=meta_offset)
     if data.Y is None:
         raise DataError(f"{table.name}: which columns are labels? give --labels")
     learn, judge = _choose_rows(data, rows, "train")
@@ -192,6 +193,7 @@ def fit(
     )
     start = time.perf_counter()
     interrupted = False
+    before = signal.signal(signal.SIGINT, _interrupt_once)
     try:
         if judge is None:
             model.fit(learn.features(), learn.labels())
@@ -201,6 +203,8 @@ def fit(
         if not hasattr(model, "thresholds_"):
             raise
         interrupted = True
+    finally:
+        signal.signal(signal.SIGINT, before)
     model.save(folder)
     summary = {
         "folder": str(folder),
@@ -221,7 +225,7 @@ def fit(
             f"{summary['features']} features, {summary['labels']} labels; "
             f"{summary['networks']} networks in {summary['seconds']:.1f} s"
         )
-        _print_scores(model.validation_scores_, "on rows held out of training")
+        _print_held_out(model)
         out.print(f"Model saved in {_plain(folder)}")
     if interrupted:
         err.print("[yellow]mpvae:[/yellow] interrupted; the best model so far was saved")
@@ -262,6 +266,8 @@ def predict(
         raise ConfigError("--metric chooses how to decide; add --decide")
     if file is not None:
         _suffix(file)  # refuse an unknown suffix before the work
+        if file.exists() and file.samefile(table):
+            raise ConfigError(f"--out {file} is the table itself; give another file")
     model = load_model(model_folder).set_output(transform="pandas")
     model.verbose = 1
     data, _ = _choose_rows(_read_for(model, table, meta_offset), rows, "all")
@@ -271,7 +277,11 @@ def predict(
         answer = pd.DataFrame({model.label_names_[0]: answer}, index=getattr(X, "index", None))
     answer.columns = answer.columns.astype(str)  # classes may be numbers
     if keep:
-        answer = pd.concat([_kept(table, keep, rows), answer], axis=1)
+        kept = _kept(table, keep, rows)
+        twice = [str(name) for name in kept.columns if name in set(answer.columns)]
+        if twice:
+            raise DataError(f"--keep {twice[0]} is a label of the model; keep other columns")
+        answer = pd.concat([kept, answer], axis=1)
     if file is None:
         answer.to_csv(sys.stdout, index=False)
         return
@@ -339,11 +349,11 @@ def info(model_folder: ModelArgument, as_json: JsonOption = False) -> None:
         f"{len(model.label_names_)} labels ({_plain(names)}); {len(model.networks_)} networks, "
         f"preset {model.preset}, metric {model.metric}"
     )
-    _print_scores(model.validation_scores_, "on rows held out of training")
+    _print_held_out(model)
     _print_pairs(model, 5)
     table = Table("setting", "value", "meaning")
     for name, value in settings.items():
-        table.add_row(name, str(value), setting_docs()[name])
+        table.add_row(name, str(value), _plain(setting_docs()[name]))
     out.print(table)
 
 
@@ -362,8 +372,14 @@ def settings(
     values = resolve(preset, {}, DataShape(n_rows, n_features, n_labels))
     table = Table("setting", f"{preset} value", "meaning")
     for name, meaning in setting_docs().items():
-        table.add_row(name, str(getattr(values, name)), meaning)
+        table.add_row(name, str(getattr(values, name)), _plain(meaning))
     out.print(table)
+
+
+def _interrupt_once(_number: int, _frame: object) -> None:
+    """Stop training at the first Ctrl-C; an impatient second one must not lose the model."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _settings(config: Path | None, given: list[str]) -> dict[str, Any]:
@@ -418,7 +434,12 @@ def _kept(table: Path, keep: list[str], rows: str) -> pd.DataFrame:
     if not isinstance(frame, pd.DataFrame):
         raise DataError(f"{table.name} is sparse and has no columns to keep; leave out --keep")
     names = list(map(str, frame.columns))
-    return frame.iloc[:, match_columns(names, keep, role="kept", file=table.name)]
+    return frame.iloc[:, match_columns(names, _names(keep), role="kept", file=table.name)]
+
+
+def _names(given: list[str] | None) -> list[str]:
+    """Names and patterns given one by one, or several with commas between."""
+    return [name.strip() for text in given or [] for name in text.split(",") if name.strip()]
 
 
 def _suffix(file: Path) -> str:
@@ -429,6 +450,7 @@ def _suffix(file: Path) -> str:
 
 def _write(frame: pd.DataFrame, file: Path) -> None:
     """Write whole or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f".{file.name}.tmp")
     try:
         if _suffix(file) == ".csv":
@@ -452,6 +474,12 @@ def _print_scores(scores: dict[str, float], title: str) -> None:
     out.print(table)
 
 
+def _print_held_out(model: MPVAEClassifier) -> None:
+    _print_scores(model.validation_scores_, "on rows held out of training")
+    if model.validation_scores_:
+        out.print("Thresholds were chosen on the same rows: evaluate on others to be sure.\n")
+
+
 def _print_pairs(model: MPVAEClassifier, n: int) -> None:
     """Label pairs with the strongest residual correlation, given the features."""
     R = model.correlation_
@@ -468,7 +496,8 @@ def _print_pairs(model: MPVAEClassifier, n: int) -> None:
 
 
 def _title(metric: str) -> str:
-    return metric.replace("_", " ").replace("f1", "F1")
+    full = {"hamming": "Hamming accuracy", "subset": "subset accuracy"}
+    return full.get(metric, metric.replace("_", " ").replace("f1", "F1"))
 
 
 def _plain(text: str | Path) -> str:

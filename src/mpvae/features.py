@@ -184,13 +184,30 @@ def _text(X: Matrix | pd.DataFrame, position: int) -> NDArray[np.object_]:
 
 
 def _levels(X: pd.DataFrame, position: int, names: tuple[str, ...]) -> tuple[str, ...]:
-    levels = sorted({text for text in _text(X, position) if text is not None})
-    if len(levels) > MAX_LEVELS:
+    texts = [text for text in _text(X, position) if text is not None]
+    levels = sorted(set(texts))
+    odd = [text for text in texts if not _is_number(text)]
+    if len(levels) > 10 and 0 < len(odd) <= 0.05 * len(texts):
         raise DataError(
-            f"column {names[position]!r} has {len(levels)} distinct text values, more than "
-            f"{MAX_LEVELS}: leave it out if it is an identifier, or encode it as numbers"
+            f"column {names[position]!r} holds numbers, but also {odd[0]!r}; correct it, or "
+            "leave the cell empty if the value is missing"
+        )
+    most = min(MAX_LEVELS, max(10, len(texts) // 2))
+    if len(levels) > most:
+        raise DataError(
+            f"column {names[position]!r} has {len(levels)} distinct text values in "
+            f"{len(texts)} rows, more than {most}: leave it out if it is an identifier or a "
+            "date, or encode it as numbers"
         )
     return tuple(levels)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _safe_scale(scale: NDArray[np.float64]) -> NDArray[np.float64]:
