@@ -14,8 +14,6 @@ from typing import Annotated, Any, ParamSpec, get_args
 import numpy as np
 import pandas as pd
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from mpvae import __version__, metrics
@@ -24,6 +22,17 @@ from mpvae.data import LabelledTable, load_yeast, read_table
 from mpvae.data.columns import match_columns
 from mpvae.errors import ConfigError, DataError, MPVAEError
 from mpvae.estimator import MPVAEClassifier, load_model
+from mpvae.terminal import (
+    check_suffix,
+    err,
+    out,
+    plain,
+    print_held_out,
+    print_pairs,
+    print_scores,
+    title,
+    write_frame,
+)
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -32,8 +41,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 P = ParamSpec("P")
-out = Console(highlight=False, soft_wrap=True, emoji=False)
-err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 # Bai, Kong and Gomes (IJCAI 2020), Tables 1 and 2, column MPVAE, row yeast.
 PAPER_YEAST: dict[Metric, float] = {
@@ -78,7 +85,7 @@ def _user_errors(command: Callable[P, None]) -> Callable[P, None]:
             raise  # the reader of our output has gone: typer ends without a word
         except (MPVAEError, ValueError, OSError) as error:
             text = " ".join(str(error).split())
-            err.print(f"[red]mpvae:[/red] {_plain(text)}")
+            err.print(f"[red]mpvae:[/red] {plain(text)}")
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
             err.print("[yellow]mpvae:[/yellow] interrupted; nothing was written")
@@ -128,12 +135,12 @@ def demo(
     Y = test.labels().to_numpy()
     for name, published in PAPER_YEAST.items():
         score = metrics.DECISION_METRICS[name](Y, model.predict(test.features(), metric=name))
-        table.add_row(_title(name), f"{score:.4f}", f"{published:.4f}")
+        table.add_row(title(name), f"{score:.4f}", f"{published:.4f}")
     out.print(table)
     out.print("Thresholds come from training rows only (the paper's: validation rows).\n")
-    _print_pairs(model, 4)
+    print_pairs(model, 4)
     model.save(folder)
-    place = _plain(folder)
+    place = plain(folder)
     out.print(f"\nModel saved in {place}; look at it with: mpvae info {place}")
 
 
@@ -221,12 +228,12 @@ def fit(
         print(json.dumps(summary))
     else:
         out.print(
-            f"[b]{_plain(table.name)}[/b]: {summary['rows']} rows, "
+            f"[b]{plain(table.name)}[/b]: {summary['rows']} rows, "
             f"{summary['features']} features, {summary['labels']} labels; "
             f"{summary['networks']} networks in {summary['seconds']:.1f} s"
         )
-        _print_held_out(model)
-        out.print(f"Model saved in {_plain(folder)}")
+        print_held_out(model)
+        out.print(f"Model saved in {plain(folder)}")
     if interrupted:
         err.print("[yellow]mpvae:[/yellow] interrupted; the best model so far was saved")
         raise typer.Exit(130)
@@ -265,7 +272,7 @@ def predict(
     if metric and not decide:
         raise ConfigError("--metric chooses how to decide; add --decide")
     if file is not None:
-        _suffix(file)  # refuse an unknown suffix before the work
+        check_suffix(file)  # refuse an unknown suffix before the work
         if file.exists() and file.samefile(table):
             raise ConfigError(f"--out {file} is the table itself; give another file")
     model = load_model(model_folder).set_output(transform="pandas")
@@ -285,8 +292,8 @@ def predict(
     if file is None:
         answer.to_csv(sys.stdout, index=False)
         return
-    _write(answer, file)
-    out.print(f"{len(answer)} rows, {len(model.label_names_)} labels -> {_plain(file)}")
+    write_frame(answer, file)
+    out.print(f"{len(answer)} rows, {len(model.label_names_)} labels -> {plain(file)}")
 
 
 @app.command()
@@ -318,7 +325,7 @@ def evaluate(
     if as_json:
         print(json.dumps(_json_numbers(scores)))
     else:
-        _print_scores(scores, f"{table.name}, {len(data)} rows")
+        print_scores(scores, f"{table.name}, {len(data)} rows")
 
 
 @app.command()
@@ -345,15 +352,15 @@ def info(model_folder: ModelArgument, as_json: JsonOption = False) -> None:
         return
     names = ", ".join(model.label_names_[:8]) + (", ..." if len(model.label_names_) > 8 else "")
     out.print(
-        f"[b]{_plain(model_folder)}[/b]: {model.n_features_in_} features -> "
-        f"{len(model.label_names_)} labels ({_plain(names)}); {len(model.networks_)} networks, "
+        f"[b]{plain(model_folder)}[/b]: {model.n_features_in_} features -> "
+        f"{len(model.label_names_)} labels ({plain(names)}); {len(model.networks_)} networks, "
         f"preset {model.preset}, metric {model.metric}"
     )
-    _print_held_out(model)
-    _print_pairs(model, 5)
+    print_held_out(model)
+    print_pairs(model, 5)
     table = Table("setting", "value", "meaning")
     for name, value in settings.items():
-        table.add_row(name, str(value), _plain(setting_docs()[name]))
+        table.add_row(name, str(value), plain(setting_docs()[name]))
     out.print(table)
 
 
@@ -372,7 +379,7 @@ def settings(
     values = resolve(preset, {}, DataShape(n_rows, n_features, n_labels))
     table = Table("setting", f"{preset} value", "meaning")
     for name, meaning in setting_docs().items():
-        table.add_row(name, str(getattr(values, name)), _plain(meaning))
+        table.add_row(name, str(getattr(values, name)), plain(meaning))
     out.print(table)
 
 
@@ -422,7 +429,7 @@ def _choose_rows(
     if rows == "auto":
         judge = data.split("val") if split == "train" and "val" in data.splits else None
         err.print(
-            f"{_plain(data.name)} has an official split: using its {split} rows "
+            f"{plain(data.name)} has an official split: using its {split} rows "
             "(--rows all: all)"
         )
         return data.split(split), judge
@@ -440,69 +447,6 @@ def _kept(table: Path, keep: list[str], rows: str) -> pd.DataFrame:
 def _names(given: list[str] | None) -> list[str]:
     """Names and patterns given one by one, or several with commas between."""
     return [name.strip() for text in given or [] for name in text.split(",") if name.strip()]
-
-
-def _suffix(file: Path) -> str:
-    if file.suffix not in (".csv", ".parquet", ".json"):
-        raise ConfigError(f"{file}: unknown suffix; use .csv, .parquet or .json")
-    return file.suffix
-
-
-def _write(frame: pd.DataFrame, file: Path) -> None:
-    """Write whole or not at all."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}.tmp")
-    try:
-        if _suffix(file) == ".csv":
-            frame.to_csv(partial, index=False)
-        elif _suffix(file) == ".parquet":
-            frame.to_parquet(partial, index=False)
-        else:
-            frame.to_json(partial, orient="records", double_precision=15)
-        partial.replace(file)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _print_scores(scores: dict[str, float], title: str) -> None:
-    if not scores:
-        return
-    table = Table(_plain(title), "score")
-    table.columns[1].justify = "right"
-    for name, value in scores.items():
-        table.add_row(_title(name), f"{value:.4f}")
-    out.print(table)
-
-
-def _print_held_out(model: MPVAEClassifier) -> None:
-    _print_scores(model.validation_scores_, "on rows held out of training")
-    if model.validation_scores_:
-        out.print("Thresholds were chosen on the same rows: evaluate on others to be sure.\n")
-
-
-def _print_pairs(model: MPVAEClassifier, n: int) -> None:
-    """Label pairs with the strongest residual correlation, given the features."""
-    R = model.correlation_
-    i, j = np.triu_indices(len(R), 1)
-    order = np.argsort(-np.abs(R[i, j]))[:n]
-    if len(order) == 0:
-        return
-    table = Table("labels that hang together, given the features", "residual correlation")
-    table.columns[1].justify = "right"
-    for k in order:
-        pair = f"{model.label_names_[i[k]]} / {model.label_names_[j[k]]}"
-        table.add_row(_plain(pair), f"{R[i[k], j[k]]:+.2f}")
-    out.print(table)
-
-
-def _title(metric: str) -> str:
-    full = {"hamming": "Hamming accuracy", "subset": "subset accuracy"}
-    return full.get(metric, metric.replace("_", " ").replace("f1", "F1"))
-
-
-def _plain(text: str | Path) -> str:
-    """Text that came from outside, so that rich takes no markup from it."""
-    return escape(str(text))
 
 
 def _json_numbers(values: dict[str, float]) -> dict[str, float | None]:

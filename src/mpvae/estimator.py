@@ -16,7 +16,8 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from mpvae import decisions, inference, labels, members, metrics, model_file, saved
 from mpvae.config import DataShape, Metric, Preset, Settings, resolve, setting_docs
 from mpvae.errors import ConfigError, DataError
-from mpvae.features import FeatureMap, fit_features, refuse_infinite, row_keys
+from mpvae.features import FeatureMap, fit_features, refuse_infinite
+from mpvae.merging import as_repeats, merge_equal_rows
 from mpvae.progress import FitProgress, counting
 from mpvae.training import EpochRecord, Rows, threads_that_pay
 
@@ -223,7 +224,7 @@ class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             sample_weight, np.empty((n, 1)), dtype=np.float64, ensure_non_negative=True
         )
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        X, Y, weight = _merge_equal_rows(X, coded.Y, weight)
+        X, Y, weight = merge_equal_rows(X, coded.Y, weight)
         if not coded.multilabel and not 0 < Y.sum() < len(weight):
             raise DataError(
                 "y holds one class once rows of weight 0 are left out; both are needed"
@@ -442,7 +443,7 @@ class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.thresholds_ = dict.fromkeys(get_args(Metric), 0.5)
             return
         Y, P = held_out.Y, held_out.P
-        repeats = _repeats(held_out.weight)
+        repeats = as_repeats(held_out.weight)
         if repeats is not None:
             Y, P = Y[repeats], P[repeats]
         decided = {}
@@ -490,32 +491,6 @@ def load_model(folder: str | Path) -> MPVAEClassifier:
         When the folder is missing, incomplete, changed, or of a newer version.
     """
     return saved.from_file(MPVAEClassifier, folder, *model_file.read_model(folder))
-
-
-def _merge_equal_rows(
-    X: Any,
-    Y: Any,
-    weight: NDArray[np.float64],
-) -> tuple[Any, Any, NDArray[np.float64]]:
-    """Distinct rows in an order that depends on their content alone, with summed weights."""
-    if not weight.any():
-        raise DataError("all sample weights are 0, no class is left; give some row a weight")
-    kept = np.flatnonzero(weight > 0)
-    keys = np.hstack([row_keys(X), row_keys(Y)])[kept]
-    _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
-    rows = kept[first]
-    summed = np.bincount(group.ravel(), weights=weight[kept]).astype(np.float64)
-    summed /= summed.mean()  # ratios alone count, and float32 does not hold 1e50
-    return (X.iloc[rows] if isinstance(X, pd.DataFrame) else X[rows]), Y[rows], summed
-
-
-def _repeats(weight: NDArray[np.float64]) -> NDArray[np.int64] | None:
-    """Row numbers, each as often as its weight says; None if weights are equal or no counts."""
-    counts = weight / weight.min()
-    if counts.max() == 1 or counts.sum() > 10 * len(weight):
-        return None
-    whole = np.rint(counts).astype(np.int64)
-    return np.repeat(np.arange(len(weight)), whole) if np.allclose(counts, whole) else None
 
 
 def _covariance(loadings: list[NDArray[np.float64]]) -> NDArray[np.float64]:

@@ -1,0 +1,82 @@
+"""What the command line shows and writes: consoles, tables of scores, files of predictions."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from mpvae.errors import ConfigError
+from mpvae.estimator import MPVAEClassifier
+
+out = Console(highlight=False, soft_wrap=True, emoji=False)
+err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
+
+
+def check_suffix(file: Path) -> str:
+    """Suffix of a file that can be written; an error names those that can."""
+    if file.suffix not in (".csv", ".parquet", ".json"):
+        raise ConfigError(f"{file}: unknown suffix; use .csv, .parquet or .json")
+    return file.suffix
+
+
+def write_frame(frame: pd.DataFrame, file: Path) -> None:
+    """Write whole or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(f".{file.name}.tmp")
+    try:
+        if check_suffix(file) == ".csv":
+            frame.to_csv(partial, index=False)
+        elif check_suffix(file) == ".parquet":
+            frame.to_parquet(partial, index=False)
+        else:
+            frame.to_json(partial, orient="records", double_precision=15)
+        partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def print_scores(scores: dict[str, float], heading: str) -> None:
+    """Print a table of scores under a heading; nothing where there are none."""
+    if not scores:
+        return
+    table = Table(plain(heading), "score")
+    table.columns[1].justify = "right"
+    for name, value in scores.items():
+        table.add_row(title(name), f"{value:.4f}")
+    out.print(table)
+
+
+def print_held_out(model: MPVAEClassifier) -> None:
+    """Print the scores on held-out rows, and what to think of them."""
+    print_scores(model.validation_scores_, "on rows held out of training")
+    if model.validation_scores_:
+        out.print("Thresholds were chosen on the same rows: evaluate on others to be sure.\n")
+
+
+def print_pairs(model: MPVAEClassifier, n: int) -> None:
+    """Label pairs with the strongest residual correlation, given the features."""
+    R = model.correlation_
+    i, j = np.triu_indices(len(R), 1)
+    order = np.argsort(-np.abs(R[i, j]))[:n]
+    if len(order) == 0:
+        return
+    table = Table("labels that hang together, given the features", "residual correlation")
+    table.columns[1].justify = "right"
+    for k in order:
+        pair = f"{model.label_names_[i[k]]} / {model.label_names_[j[k]]}"
+        table.add_row(plain(pair), f"{R[i[k], j[k]]:+.2f}")
+    out.print(table)
+
+
+def title(metric: str) -> str:
+    """Name of a metric as people write it."""
+    full = {"hamming": "Hamming accuracy", "subset": "subset accuracy"}
+    return full.get(metric, metric.replace("_", " ").replace("f1", "F1"))
+
+
+def plain(text: str | Path) -> str:
+    """Text that came from outside, so that rich takes no markup from it."""
+    return escape(str(text))
