@@ -214,7 +214,7 @@ def memory_of(n_labels: int) -> float:
     network = MPVAE(FEATURES, n_labels, settings)
     optimizer = torch.optim.Adam(network.parameters(), fused=True)
     x, y = torch.randn(BATCH, FEATURES), (torch.rand(BATCH, n_labels) < 0.02).float()
-    u = kernel.normal_draws((BATCH, DRAWS // 2, 16), 0)
+    u = training.normals((BATCH, DRAWS // 2, 16), x)
     probit_loss(  # a small one first: what loading compiled code takes does not count
         torch.zeros(1, 1, 2), torch.zeros(2, 1), torch.zeros(1, 1, 1), torch.zeros(1, 2),
         torch.ones(1), term_weights(settings),
