@@ -25,7 +25,7 @@ import torch
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 
-from mpvae import inference, kernel, training
+from mpvae import inference, kernel, losses
 from mpvae.config import DataShape, Settings, resolve
 from mpvae.losses import mpvae_loss, probit_loss, term_weights
 from mpvae.networks import MPVAE
@@ -78,7 +78,7 @@ class Step:
 
     def ours(self) -> None:
         branches = self._branches()
-        u = training.normals((BATCH, DRAWS // 2, self.settings.n_factors), self.x)
+        u = losses.normals((BATCH, DRAWS // 2, self.settings.n_factors), self.x)
         self._update(
             mpvae_loss(branches, self.network.B, u, self.y, self.weight, self.settings).total
         )
@@ -214,7 +214,7 @@ def memory_of(n_labels: int) -> float:
     network = MPVAE(FEATURES, n_labels, settings)
     optimizer = torch.optim.Adam(network.parameters(), fused=True)
     x, y = torch.randn(BATCH, FEATURES), (torch.rand(BATCH, n_labels) < 0.02).float()
-    u = training.normals((BATCH, DRAWS // 2, 16), x)
+    u = losses.normals((BATCH, DRAWS // 2, 16), x)
     probit_loss(  # a small one first: what loading compiled code takes does not count
         torch.zeros(1, 1, 2), torch.zeros(2, 1), torch.zeros(1, 1, 1), torch.zeros(1, 2),
         torch.ones(1), term_weights(settings),

@@ -12,7 +12,8 @@ from mpvae.data import simulate_probit
 from mpvae.errors import MPVAEError
 from mpvae.members import fit_members
 from mpvae.networks import MPVAE
-from mpvae.training import Rows, train
+from mpvae.rows import Rows
+from mpvae.training import train
 
 SMALL = {"hidden": (32,), "latent_dim": 4, "n_draws": 8, "batch_size": 64}
 

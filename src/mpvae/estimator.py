@@ -5,26 +5,25 @@ from typing import Any, Self, get_args
 
 import numpy as np
 import pandas as pd
-import scipy.sparse as sp
-import torch
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri
-from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from mpvae import decisions, inference, labels, members, metrics, model_file, saved
+from mpvae import decisions, inference, members, metrics, model_file, saved
 from mpvae.config import DataShape, Metric, Preset, Settings, resolve, setting_docs
 from mpvae.errors import ConfigError, DataError
-from mpvae.features import FeatureMap, fit_features, refuse_infinite
+from mpvae.features import fit_features
+from mpvae.loop import EpochRecord, device_named
 from mpvae.merging import as_repeats, merge_equal_rows
 from mpvae.progress import FitProgress, counting
-from mpvae.training import EpochRecord, Rows, threads_that_pay
+from mpvae.rows import Rows
+from mpvae.surface import MultiLabelClassifier, inside_zero_one
+from mpvae.training import threads_that_pay
 
 _SHOW_BAR_ABOVE = 50_000  # rows; a prediction of fewer takes a moment
 
 
-class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class MPVAEClassifier(MultiLabelClassifier):
     """Multi-label classifier that learns how labels hang together.
 
     A variational autoencoder encodes features (and, in training, labels) into one latent
@@ -164,14 +163,6 @@ class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.verbose = verbose
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_label = True
-        tags.classifier_tags.multi_class = False  # a 1-d y must be binary
-        tags.input_tags.sparse = True
-        tags.input_tags.allow_nan = True
-        return tags
-
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "thresholds_")  # set last: a fit that failed leaves none
 
@@ -213,28 +204,22 @@ class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._check_parameters()
         if (X_val is None) != (y_val is None):
             raise DataError("X_val and y_val belong together; give both or neither")
-        X = self._check_features(X, reset=True)
-        if y is None:
-            raise DataError("requires y to be passed, but the target y is None")
-        coded = labels.read_labels(y)
-        n = X.shape[0]
-        if coded.Y.shape[0] != n:
-            raise DataError(f"X has {n} rows but y has {coded.Y.shape[0]}")
+        X, Y = self._read_training(X, y)
         weight = _check_sample_weight(
-            sample_weight, np.empty((n, 1)), dtype=np.float64, ensure_non_negative=True
+            sample_weight, np.empty((X.shape[0], 1)), dtype=np.float64, ensure_non_negative=True
         )
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        X, Y, weight = merge_equal_rows(X, coded.Y, weight)
-        if not coded.multilabel and not 0 < Y.sum() < len(weight):
+        X, Y, weight = merge_equal_rows(X, Y, weight)
+        if not self.multilabel_ and not 0 < Y.sum() < len(weight):
             raise DataError(
                 "y holds one class once rows of weight 0 are left out; both are needed"
             )
-        self.label_names_ = np.array(coded.names, dtype=object)
-        self.classes_ = coded.classes
-        self.multilabel_ = coded.multilabel
-        self.features_: FeatureMap = fit_features(X, weight, self._names())
+        self.features_ = fit_features(X, weight, self._names())
         rows = Rows(self.features_.apply(X), Y, weight)
-        validation = None if X_val is None else self._validation_rows(X_val, y_val)
+        validation = None
+        if X_val is not None:
+            X_val, Y_val = self._read_validation(X_val, y_val)
+            validation = Rows(X_val, Y_val, np.ones(X_val.shape[0]))
         self.settings_ = self._resolve(rows, validation)
         with FitProgress(self.verbose > 0) as progress, threads_that_pay(rows, self.settings_):
             fitted = members.fit_members(
@@ -243,7 +228,7 @@ class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 self.settings_,
                 metric=self.metric,
                 seed=seed,
-                device=_device(self.device),
+                device=device_named(self.device),
                 on_epoch=lambda member, record: self._show(progress, member, record),
             )
         self.networks_ = fitted.networks
@@ -254,24 +239,6 @@ class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if fitted.interrupted:
             raise KeyboardInterrupt("fit was interrupted; the model holds the best so far")
         return self
-
-    def predict_proba(self, X: Any) -> Any:
-        """Probability of each label.
-
-        Returns
-        -------
-        array (or frame, see `set_output`) of shape (n, L)
-            Or (n, 2), absent then present, when fitted on one binary label.
-        """
-        p = self._marginals(X)
-        if self.multilabel_:
-            return self._wrap(p, X, self.label_names_)
-        return self._wrap(np.hstack([1 - p, p]), X, self.classes_)
-
-    def decision_function(self, X: Any) -> Any:
-        """Probability of each label on the probit scale: positive where it exceeds one half."""
-        scores = ndtri(self._marginals(X))
-        return self._wrap(scores, X, self.label_names_) if self.multilabel_ else scores[:, 0]
 
     def predict(self, X: Any, metric: Metric | None = None) -> Any:
         """Labels, decided so that ``metric`` is good (default: the estimator's `metric`).
@@ -334,77 +301,10 @@ class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Vector of each label: rows of the Cholesky factor of `sigma_g_`, as in the paper."""
         return np.linalg.cholesky(self.sigma_g_).astype(np.float64)
 
-    def set_output(self, *, transform: str | None = None) -> Self:
-        """Choose what predictions come as: "default" (arrays), "pandas" or "polars" frames."""
-        if transform not in (None, "default", "pandas", "polars"):
-            raise ConfigError(
-                f"transform must be 'default', 'pandas' or 'polars', got {transform!r}"
-            )
-        if transform is not None:
-            self._sklearn_output_config = {"transform": transform}
-        return self
-
     def save(self, folder: str | Path) -> None:
         """Write the fitted model into a folder; `mpvae.load_model` reads it."""
         check_is_fitted(self)
         model_file.write_model(folder, *saved.to_file(self))
-
-    def _check_features(self, X: Any, *, reset: bool) -> Any:
-        X = labels.as_pandas(X)
-        if isinstance(X, pd.DataFrame) and (
-            not all(map(pd.api.types.is_numeric_dtype, X.dtypes))
-            or (not reset and self.features_.levels)
-        ):
-            validate_data(self, X, reset=reset, skip_check_array=True)
-            if len(X) < (2 if reset else 1):
-                raise DataError(f"X has {len(X)} rows; give at least {2 if reset else 1}")
-        else:
-            X = validate_data(
-                self,
-                X,
-                reset=reset,
-                accept_sparse="csr",
-                dtype=[np.float64, np.float32],
-                ensure_all_finite=False,
-                ensure_min_samples=2 if reset else 1,
-            )
-            if sp.issparse(X):
-                X = sp.csr_array(X)
-                X.sum_duplicates()
-        refuse_infinite(X, self._names())
-        return X
-
-    def _names(self) -> tuple[str, ...]:
-        if hasattr(self, "feature_names_in_"):
-            return tuple(self.feature_names_in_)
-        return tuple(map(str, range(self.n_features_in_)))
-
-    def _validation_rows(self, X_val: Any, y_val: Any) -> Rows:
-        X = self.features_.apply(self._check_features(X_val, reset=False))
-        if self.multilabel_:
-            Y = self._read_known_labels(y_val)
-        else:
-            values = np.asarray(y_val).reshape(-1, 1)
-            if not np.isin(values, self.classes_).all():
-                raise DataError(f"y_val holds other classes than y, {list(self.classes_)}")
-            Y = (values == self.classes_[1]).astype(np.float32)
-        if Y.shape[0] != X.shape[0]:
-            raise DataError(f"X_val has {X.shape[0]} rows but y_val has {Y.shape[0]}")
-        return Rows(X, Y, np.ones(X.shape[0]))
-
-    def _read_known_labels(self, y: Any) -> Any:
-        """Labels (n, L) in the order of the fitted ones; a frame is matched by its names."""
-        y = labels.as_pandas(y)
-        if isinstance(y, pd.DataFrame):
-            y = y.rename(columns=str)
-            lacking = [name for name in self.label_names_ if name not in y.columns]
-            if lacking:
-                raise DataError(f"y lacks {len(lacking)} labels of the model: {lacking[:5]}")
-            y = y[list(self.label_names_)]
-        Y = labels.read_labels(y).Y
-        if Y.shape[1] != len(self.label_names_):
-            raise DataError(f"y has {Y.shape[1]} labels, the model {len(self.label_names_)}")
-        return Y
 
     def _check_parameters(self) -> None:
         """Check what is not among the settings, before any work."""
@@ -413,7 +313,7 @@ class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ConfigError(f"metric must be one of {allowed}, got {self.metric!r}")
         if not isinstance(self.verbose, int):
             raise ConfigError(f"verbose must be an integer, got {self.verbose!r}")
-        _device(self.device)
+        device_named(self.device)
 
     def _resolve(self, rows: Rows, validation: Rows | None) -> Settings:
         given = {name: getattr(self, name) for name in setting_docs()}
@@ -457,7 +357,7 @@ class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _marginals(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
-        x = self.features_.apply(self._check_features(X, reset=False))
+        x = self._encode(X)
         n = x.shape[0]
         with counting("predict", n, self.verbose > 0 and n > _SHOW_BAR_ABOVE) as bar:
             p = inference.marginals(
@@ -466,20 +366,7 @@ class MPVAEClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 self.settings_.z_draws,
                 lambda done: bar.advance(bar.task_ids[0], done),
             )
-        # Rounding makes 1 of a probability 8 standard deviations up; no label is certain.
-        return np.clip(p, np.finfo(np.float64).tiny, 1 - np.finfo(np.float64).epsneg)
-
-    def _wrap(self, values: NDArray[Any], X: Any, columns: NDArray[Any]) -> Any:
-        kind = getattr(self, "_sklearn_output_config", {}).get("transform", "default")
-        if kind == "pandas":
-            return pd.DataFrame(
-                values, columns=columns, index=X.index if isinstance(X, pd.DataFrame) else None
-            )
-        if kind == "polars":
-            import polars
-
-            return polars.DataFrame(values, schema=[str(name) for name in columns])
-        return values
+        return inside_zero_one(p)
 
 
 def load_model(folder: str | Path) -> MPVAEClassifier:
@@ -496,13 +383,3 @@ def load_model(folder: str | Path) -> MPVAEClassifier:
 def _covariance(loadings: list[NDArray[np.float64]]) -> NDArray[np.float64]:
     mean: NDArray[np.float64] = np.mean([A @ A.T for A in loadings], axis=0)
     return np.eye(len(mean)) + mean
-
-
-def _device(name: str) -> str:
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, TypeError, AssertionError) as error:
-        raise ConfigError(f"device {name!r} cannot be used here; try 'cpu'") from error
-    return name

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -12,15 +11,10 @@ from torch.quasirandom import SobolEngine
 from mpvae import probit
 from mpvae.features import Matrix
 from mpvae.networks import MPVAE
+from mpvae.rows import rows_tensor
 
 _ROWS, _CELLS = 4096, 2**25  # rows and entries per pass: bound memory, change no result
 _SEED = 20200711  # of the quasi-random codes: part of the definition of a prediction
-
-
-def rows_tensor(X: Matrix, rows: NDArray[np.int64] | slice, like: Tensor) -> Tensor:
-    """Some rows of a dense or sparse matrix, dense, with the dtype and device of ``like``."""
-    part = X[rows]
-    return torch.as_tensor(part.toarray() if sp.issparse(part) else part).to(like)
 
 
 def marginals(

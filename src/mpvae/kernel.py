@@ -33,6 +33,7 @@ from mpvae.kernel_loops import BLOCK
 available = importlib.util.find_spec("numba") is not None
 
 _LARGEST_GAIN = 80  # e^gain must be a float32
+_LEAST_FLOOR = 1e-9  # the product of four floors must be a normal float32
 
 
 class Weights(Protocol):
@@ -57,8 +58,7 @@ def supports(v_mean: Tensor, weights: Weights) -> bool:
         and v_mean.dtype == torch.float32
         and v_mean.device.type == "cpu"
         and v_mean.is_contiguous()
-        and not weights.entropy
-        and not weights.floor
+        and (weights.floor == 0 or weights.floor >= _LEAST_FLOOR)
         and weights.rank_gain <= _LARGEST_GAIN
     )
 
@@ -103,8 +103,10 @@ def rows_value_and_gradient(
     dv_mean, dv_draw = torch.empty_like(v_mean), torch.empty_like(v_draw)
     arrays = [x.detach().contiguous().numpy() for x in (v_mean, v_draw, t, row_weight)]
     numbers = [np.float32(x) for x in (weights.ce, weights.rank, weights.rank_gain)]
+    optional = [np.float32(x) if x else None for x in (weights.floor, weights.entropy)]
     out = [x.numpy() for x in (terms, dv_mean, dv_draw)]
-    _in_parts(_compiled()[0], n, *arrays, *numbers, antithetic, *out)
+    loop = _rows_loop(bool(weights.floor), bool(weights.entropy))
+    _in_parts(loop, n, *arrays, *numbers, *optional, antithetic, *out)
     return terms, dv_mean, dv_draw
 
 
@@ -118,7 +120,7 @@ def normal_draws(shape: Sequence[int], seed: int) -> Tensor:
     n = math.prod(shape)
     n_blocks = -(-n // BLOCK)
     out = torch.empty(n_blocks * BLOCK)
-    _in_parts(_compiled()[1], n_blocks, np.uint64(seed % 2**64), out.numpy())
+    _in_parts(_normal_loop(), n_blocks, np.uint64(seed % 2**64), out.numpy())
     return out[:n].view(*shape)
 
 
@@ -189,35 +191,35 @@ if hasattr(os, "register_at_fork"):
 
 
 @cache
-def _compiled() -> tuple[Callable[..., None], Callable[..., None]]:
-    """Both functions below as machine code, from numba's cache on disk where there is one."""
+def _rows_loop(floor: bool, entropy: bool) -> Callable[..., None]:
+    """Machine code of the objective, with or without a floor and the entropy term."""
+    from numba import types as nt
+
+    cube, table, number = nt.float32[:, :, ::1], nt.float32[:, ::1], nt.float32
+    optional = [number if given else nt.none for given in (floor, entropy)]
+    inputs = (cube, cube, table, number[::1], number, number, number, *optional, nt.boolean)
+    return _compile(kernel_loops.rows_loop, *inputs, cube, cube, cube)
+
+
+@cache
+def _normal_loop() -> Callable[..., None]:
+    """Machine code of the normal numbers."""
+    from numba import types as nt
+
+    return _compile(kernel_loops.normal_loop, nt.uint64, nt.float32[::1])
+
+
+def _compile(function: Callable[..., None], *signature: object) -> Callable[..., None]:
+    """Machine code of a loop over a span, from numba's cache on disk where there is one."""
     import numba
     from numba import types as nt
 
-    cube, table = nt.float32[:, :, ::1], nt.float32[:, ::1]
-    span = (nt.int64, nt.int64)
-    inputs = (
-        cube,
-        cube,
-        table,
-        nt.float32[::1],
-        nt.float32,
-        nt.float32,
-        nt.float32,
-        nt.boolean,
-    )
+    types = nt.void(nt.int64, nt.int64, *signature)
     # Contraction alone, to multiply and add in one instruction: free reassociation would
     # cancel _TO_INTEGER away.
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
-
-    def compile_(function: Callable[..., None], *signature: object) -> Callable[..., None]:
-        try:
-            made = numba.njit(nt.void(*signature), cache=True, **options)(function)
-        except (RuntimeError, OSError):  # nowhere to write, as in a read-only install
-            made = numba.njit(nt.void(*signature), **options)(function)
-        return cast("Callable[..., None]", made)
-
-    return (
-        compile_(kernel_loops.rows_loop, *span, *inputs, cube, cube, cube),
-        compile_(kernel_loops.normal_loop, *span, nt.uint64, nt.float32[::1]),
-    )
+    try:
+        made = numba.njit(types, cache=True, **options)(function)
+    except (RuntimeError, OSError):  # nowhere to write, as in a read-only install
+        made = numba.njit(types, **options)(function)
+    return cast("Callable[..., None]", made)

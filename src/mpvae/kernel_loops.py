@@ -22,6 +22,13 @@ _EXP2 = tuple(  # 2^f for |f| <= 1/2: 7.5e-8
         0.001327647152,
     )
 )
+_EXP = tuple(  # e^p for 0 <= p <= 1: 2.5e-8
+    np.float32(c)
+    for c in (
+        *(1.000000024, 0.9999973617, 0.5000457831, 0.1663759807),
+        *(0.04252587391, 0.007064674873, 0.002272064673),
+    )
+)
 _SLOPE = np.float32(0.45)
 _ERFCX = tuple(  # erfcx(a) / (2 q) in q = 1 / (1 + 0.45 a), any a >= 0: 3.3e-8
     np.float32(c)
@@ -66,12 +73,18 @@ def rows_loop(  # type: ignore[no-untyped-def]
     ce,
     rank,
     gain,
+    floor,
+    entropy,
     antithetic,
     terms,
     dv_mean,
     dv_draw,
 ):
-    """Terms and gradient of rows start to stop; see `mpvae.kernel.rows_value_and_gradient`."""
+    """Terms and gradient of rows start to stop; see `mpvae.kernel.rows_value_and_gradient`.
+
+    A floor or a weight of the entropy that is None, not a number, is left out of the machine
+    code: numba decides ``is None`` from the type of an argument.
+    """
     R, L = v_mean.shape[1:]
     H = v_draw.shape[1]
     S = 2 * H if antithetic else H
@@ -89,6 +102,15 @@ def rows_loop(  # type: ignore[no-untyped-def]
     sums = np.empty((2, W), np.float32)  # of e^{-g Phi} over absent, present
     by_side = np.zeros((2, W), np.float32)
     scale = 1 / math.sqrt(math.pi)
+    if floor is not None:
+        kept = _ONE - (floor + floor)
+        scale *= kept
+    if entropy is not None:
+        prob = np.empty((L, W), np.float32)  # Phi(s)
+        tilted = np.empty((L, W), np.float32)  # exp(-v^2) e^{Phi(s)}
+        normaliser = np.empty(W, np.float32)  # sum_l e^{Phi(s)}
+        mean_prob = np.zeros(W, np.float32)  # of Phi(s), by its softmax
+        by_label = np.zeros(W, np.float32)
     to_exponent = -gain * _LOG2_E
 
     for i in range(start, stop):
@@ -116,6 +138,9 @@ def rows_loop(  # type: ignore[no-untyped-def]
             exponent[:] = _ZERO
             square[:] = _ZERO
             sums[:] = _ZERO
+            if entropy is not None:
+                normaliser[:] = _ZERO
+                mean_prob[:] = _ZERO
             seen = 0
             for k in range(L):
                 if t[i, k] == _ZERO:
@@ -123,6 +148,10 @@ def rows_loop(  # type: ignore[no-untyped-def]
                 mean = v_mean[i, r, k]
                 w_k, hazard_k, ranked_k = w[k], hazard[k], ranked[k]
                 sums_k = sums[1 if t[i, k] > _ZERO else 0]
+                if entropy is not None:
+                    prob_k, tilted_k = prob[k], tilted[k]
+                    sign = t[i, k]
+                    offset = _ZERO if sign > _ZERO else _ONE
                 for s in range(W):
                     v = mean + w_k[s]
                     v2 = v * v
@@ -145,7 +174,10 @@ def rows_loop(  # type: ignore[no-untyped-def]
                     large = _ONE - small
                     in_tail = v > _ZERO
                     Phi = small if in_tail else large
-                    factor = half_erfcx if in_tail else large
+                    if floor is not None:
+                        Phi = floor + kept * Phi
+                        in_tail = False  # nothing underflows
+                    factor = half_erfcx if in_tail else Phi
                     hazard_k[s] = (_ONE if in_tail else d) / factor
                     mantissa[s] *= factor
                     square[s] += v2 if in_tail else _ZERO
@@ -160,6 +192,17 @@ def rows_loop(  # type: ignore[no-untyped-def]
                     e = np.int32(bits + np.float32(a).view(np.int32)).view(np.float32)  # <<<
                     ranked_k[s] = d * e
                     sums_k[s] += e
+                    if entropy is not None:
+                        p = offset + sign * Phi  # Phi(s)
+                        p2 = p * p
+                        a = (_EXP[2] + _EXP[3] * p) + p2 * (
+                            _EXP[4] + _EXP[5] * p + _EXP[6] * p2
+                        )
+                        e = (_EXP[0] + _EXP[1] * p) + p2 * a  # e^p
+                        prob_k[s] = p
+                        tilted_k[s] = d * e
+                        normaliser[s] += e
+                        mean_prob[s] += e * p
                 seen += 1
                 # Four factors of h(v) stay normal numbers up to v = 7e8.
                 if seen % 4 == 0:
@@ -207,14 +250,34 @@ def rows_loop(  # type: ignore[no-untyped-def]
                 by_side[0, s] = to_side * sums[1, s]
                 by_side[1, s] = to_side * sums[0, s]
 
+            # Entropy H = log Z - E p, where E is the mean by the softmax e^p / Z over labels:
+            # dH/dp_k = -(p_k - E p) e^{p_k} / Z. A row with no observed label has none.
+            if entropy is not None and seen > 0:
+                to_label = np.float32(scale * entropy * row_weight[i] / S)
+                product, logs, means = 1.0, 0.0, 0.0
+                for s in range(S):
+                    mean_prob[s] /= normaliser[s]
+                    by_label[s] = to_label / normaliser[s]
+                for s in range(S):
+                    means += mean_prob[s]
+                    product *= normaliser[s]
+                    if product > 1e200:  # one logarithm for many draws
+                        logs += math.log(product)
+                        product = 1.0
+                terms[2, r, i] = (logs + math.log(product) - means) / S
+
             for k in range(L):
                 if t[i, k] == _ZERO:
                     dv_mean[i, r, k] = _ZERO
                     continue
                 hazard_k, ranked_k, dw_k = hazard[k], ranked[k], dw[k]
                 by_side_k = by_side[1 if t[i, k] > _ZERO else 0]
+                if entropy is not None:
+                    prob_k, tilted_k, sign = prob[k], tilted[k], t[i, k]
                 for s in range(W):
                     G = hazard_k[s] * by_draw[s] + ranked_k[s] * by_side_k[s]
+                    if entropy is not None:
+                        G += sign * (tilted_k[s] * by_label[s]) * (prob_k[s] - mean_prob[s])
                     dw_k[s] += G
                     slope[s] = G
                 a0 = a1 = a2 = a3 = a4 = a5 = a6 = a7 = _ZERO

@@ -104,6 +104,13 @@ def term_weights(settings: Settings) -> TermWeights:
     )
 
 
+def normals(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Standard normal numbers; by the compiled generator, four times as fast, where it is."""
+    if kernel.available and like.device.type == "cpu":
+        return kernel.normal_draws(shape, int(torch.randint(2**62, ()))).to(like)
+    return torch.randn(shape).to(like)
+
+
 def probit_loss(
     m: Tensor,
     B: Tensor,

@@ -18,8 +18,10 @@ from mpvae import inference
 from mpvae.config import Metric, Settings
 from mpvae.data import stratified_folds, stratified_split
 from mpvae.features import Matrix
+from mpvae.loop import EpochRecord
 from mpvae.networks import MPVAE
-from mpvae.training import EpochRecord, Rows, train
+from mpvae.rows import Rows
+from mpvae.training import train
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -38,13 +38,13 @@ class MPVAE(nn.Module):
         super().__init__()
         d = settings.latent_dim
         dropout = settings.dropout
-        self.prior_net = _mlp(n_features, settings.hidden, 2 * d, dropout)  # p(z | x)
-        self.posterior_net = _mlp(  # q(z | x, y)
+        self.prior_net = mlp(n_features, settings.hidden, 2 * d, dropout)  # p(z | x)
+        self.posterior_net = mlp(  # q(z | x, y)
             n_features + n_labels, settings.hidden_labels, 2 * d, dropout
         )
         # Both branches share the decoder; the authors' code has no dropout there.
         decoder = settings.hidden_decoder
-        self.decoder = _mlp(n_features + d, decoder[:-1], decoder[-1], 0.0).append(nn.ReLU())
+        self.decoder = mlp(n_features + d, decoder[:-1], decoder[-1], 0.0).append(nn.ReLU())
         self.output = nn.Linear(decoder[-1], n_labels)
         self.output_y = None if settings.shared_output else nn.Linear(decoder[-1], n_labels)
         self.B = nn.Parameter(torch.empty(n_labels, settings.n_factors))
@@ -73,12 +73,8 @@ class MPVAE(nn.Module):
         return m
 
 
-def _gaussian(params: Tensor) -> Gaussian:
-    mean, log_var = params.chunk(2, -1)
-    return Independent(Normal(mean, (0.5 * log_var).exp(), validate_args=False), 1)
-
-
-def _mlp(n_in: int, hidden: tuple[int, ...], n_out: int, dropout: float) -> nn.Sequential:
+def mlp(n_in: int, hidden: tuple[int, ...], n_out: int, dropout: float) -> nn.Sequential:
+    """Fully connected layers with ReLU, each hidden one followed by dropout."""
     layers: list[nn.Module] = []
     for width in hidden:
         layers += [nn.Linear(n_in, width), nn.ReLU()]
@@ -86,3 +82,8 @@ def _mlp(n_in: int, hidden: tuple[int, ...], n_out: int, dropout: float) -> nn.S
             layers.append(nn.Dropout(dropout))
         n_in = width
     return nn.Sequential(*layers, nn.Linear(n_in, n_out))
+
+
+def _gaussian(params: Tensor) -> Gaussian:
+    mean, log_var = params.chunk(2, -1)
+    return Independent(Normal(mean, (0.5 * log_var).exp(), validate_args=False), 1)

@@ -1,0 +1,33 @@
+"""Rows to learn from or to be judged on, and how a batch of them becomes tensors."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mpvae.features import Matrix
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """Features, labels and weights of some rows."""
+
+    X: Matrix
+    Y: Matrix
+    weight: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.weight)
+
+    def take(self, index: NDArray[np.int64]) -> "Rows":
+        """Those rows alone."""
+        return Rows(self.X[index], self.Y[index], self.weight[index])
+
+
+def rows_tensor(X: Matrix, rows: NDArray[np.int64] | slice, like: Tensor) -> Tensor:
+    """Some rows of a dense or sparse matrix, dense, with the dtype and device of ``like``."""
+    part = X[rows]
+    return torch.as_tensor(part.toarray() if sp.issparse(part) else part).to(like)
