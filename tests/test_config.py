@@ -23,7 +23,6 @@ WRONG = [
         (name, value)
         for name in (
             "latent_dim",
-            "n_factors",
             "n_draws",
             "batch_size",
             "max_epochs",
@@ -62,7 +61,12 @@ WRONG = [
         for name in ("lr_schedule", "threshold", "monitor")
         for value in ("linear", None, 1, ["paper"], {"a": 1})
     ],
-    *[("shared_output", value) for value in (1, 0, None, "yes", {"x": 2})],
+    *[("n_factors", value) for value in (-1, 2.5, "3", None, True, math.nan)],
+    *[
+        (name, value)
+        for name in ("shared_output", "label_branch")
+        for value in (1, 0, None, "yes", {"x": 2})
+    ],
     ("latent_dim", MAX_LATENT_DIM + 1),
 ]
 

@@ -10,6 +10,7 @@ from mpvae import inference
 from mpvae.config import DataShape, resolve
 from mpvae.data import simulate_probit
 from mpvae.errors import MPVAEError
+from mpvae.loop import seeded
 from mpvae.members import fit_members
 from mpvae.networks import MPVAE
 from mpvae.rows import Rows
@@ -157,3 +158,28 @@ def test_folds_hold_out_every_row_once():
     )
     assert len(fitted.held_out.P) == len(rows)
     assert fitted.held_out.Y.sum() == rows.Y.sum()
+
+
+def test_without_factors_labels_are_independent_given_the_code():
+    result = _train(_rows(), n_factors=0, max_epochs=2)
+    assert result.network.B.shape == (4, 0)
+    assert all(math.isfinite(r.terms["total"]) for r in result.history)
+
+
+def test_without_the_label_branch_its_encoder_stays_as_it_began():
+    rows = _rows()
+    settings = _settings(rows, label_branch=False, max_epochs=2, weight_decay=0.0)
+    result = train(rows, None, settings, metric="micro_f1", seed=3)
+    with seeded(3):
+        start = MPVAE(rows.X.shape[1], rows.Y.shape[1], settings)
+    trained = result.network
+    for name in ("posterior_net", "prior_net"):
+        same = all(
+            torch.equal(a, b)
+            for a, b in zip(
+                getattr(start, name).parameters(),
+                getattr(trained, name).parameters(),
+                strict=True,
+            )
+        )
+        assert same == (name == "posterior_net")

@@ -30,12 +30,16 @@ class Settings:
 
     latent_dim: int = _doc("dimension d of the latent code z")
     n_factors: int = _doc(
-        "columns K of the factor loadings B; K = number of labels is full rank"
+        "columns K of the factor loadings B; K = number of labels is full rank, 0 is none: "
+        "labels independent given z"
     )
     hidden: tuple[int, ...] = _doc("layer widths of the feature encoder")
     hidden_labels: tuple[int, ...] = _doc("layer widths of the label encoder")
     hidden_decoder: tuple[int, ...] = _doc("layer widths of the shared decoder")
     shared_output: bool = _doc("one output layer for both branches (text) or one each (code)")
+    label_branch: bool = _doc(
+        "train the label encoder and its branch; False leaves both, and the KL term, out"
+    )
     dropout: float = _doc("share of hidden units dropped in the encoders while training")
     beta: float = _doc("weight of the KL term")
     beta_power: int = _doc("how often beta is applied: 1 (code) or 2 (Eq. 2 and Eq. 5, text)")
@@ -68,13 +72,13 @@ class Settings:
             object.__setattr__(self, f.name, _as_declared(f.name, getattr(self, f.name)))
         for name in (
             "latent_dim",
-            "n_factors",
             "n_draws",
             "batch_size",
             "max_epochs",
             "n_members",
         ):
             self._require(name, getattr(self, name) >= 1, "at least 1")
+        self._require("n_factors", self.n_factors >= 0, "at least 0")
         for name in _WIDTHS:
             widths = getattr(self, name)
             self._require(name, len(widths) > 0 and min(widths) >= 1, "one or more widths >= 1")
@@ -157,7 +161,7 @@ def parse_setting(name: str, text: str) -> Any:
         return text.lower() == "true"
     if text.lower() == "none":
         return None
-    if name in _CHOICES or name == "shared_output":
+    if name in _CHOICES or name in _FLAGS:
         return text  # refused by name, if it is none of the choices
     for kind in (int, float):
         try:
@@ -167,6 +171,7 @@ def parse_setting(name: str, text: str) -> Any:
     raise ConfigError(f"{name} must be a number, got {text!r}")
 
 
+_FLAGS = ("shared_output", "label_branch")
 _WIDTHS = ("hidden", "hidden_labels", "hidden_decoder")
 _CHOICES: dict[str, tuple[str, ...]] = {
     "lr_schedule": get_args(Schedule),
@@ -202,7 +207,7 @@ def _as_declared(name: str, value: Any) -> Any:
         if isinstance(value, str) and value in _CHOICES[name]:
             return str(value)
         rule = "one of " + ", ".join(_CHOICES[name])
-    elif name == "shared_output":
+    elif name in _FLAGS:
         if isinstance(value, bool | np.bool_):
             return bool(value)
         rule = "True or False"
@@ -237,6 +242,7 @@ def _default(shape: DataShape) -> dict[str, Any]:
         "hidden_labels": (256,),
         "hidden_decoder": (256,),
         "shared_output": True,
+        "label_branch": True,
         "dropout": 0.5,
         "beta": 1.0,
         "beta_power": 1,

@@ -40,9 +40,11 @@ class MPVAEClassifier(MultiLabelClassifier):
         authors' released code.
     metric : {"example_f1", "micro_f1", "macro_f1", "hamming", "subset"}
         What `predict` should do well at, and what `score` returns.
-    latent_dim, n_factors, hidden, hidden_labels, hidden_decoder, shared_output, dropout
+    latent_dim, n_factors, hidden, hidden_labels, hidden_decoder, dropout
         The networks: dimension of z, columns of the factor loadings, layer widths of feature
-        encoder, label encoder and decoder, one output layer or one per branch, dropout.
+        encoder, label encoder and decoder, dropout.
+    shared_output, label_branch
+        One output layer or one per branch; whether there is a label branch at all.
     beta, beta_power, lambda_ce, lambda_rank, lambda_entropy, rank_gain, probability_floor
         The objective: weights of its terms, and the constants in which the paper's text and
         code differ.
@@ -101,6 +103,7 @@ class MPVAEClassifier(MultiLabelClassifier):
         hidden_labels: tuple[int, ...] | str = "auto",
         hidden_decoder: tuple[int, ...] | str = "auto",
         shared_output: bool | str = "auto",
+        label_branch: bool | str = "auto",
         dropout: float | str = "auto",
         beta: float | str = "auto",
         beta_power: int | str = "auto",
@@ -136,6 +139,7 @@ class MPVAEClassifier(MultiLabelClassifier):
         self.hidden_labels = hidden_labels
         self.hidden_decoder = hidden_decoder
         self.shared_output = shared_output
+        self.label_branch = label_branch
         self.dropout = dropout
         self.beta = beta
         self.beta_power = beta_power

@@ -85,12 +85,14 @@ def mpvae_loss(
         Weights of the terms.
     """
     weight = row_weight / row_weight.sum()
-    m = torch.stack([branches.m_x, branches.m_y])  # (2, N, L)
-    fitted, terms = probit_loss(m, B, u, y, weight, term_weights(settings), settings.antithetic)
+    with_labels = [branches.m_y] if settings.label_branch else []
+    m = torch.stack([branches.m_x, *with_labels])  # (R, N, L)
+    total, terms = probit_loss(m, B, u, y, weight, term_weights(settings), settings.antithetic)
     kl = weight @ kl_divergence(branches.q_z_y, branches.p_z_x)
-    total = fitted + settings.beta**settings.beta_power * kl
-    ce, rank, entropy = (terms @ weight).unbind()  # (3, 2): each term of both branches
-    return LossTerms(total, ce[0], ce[1], rank[0], rank[1], entropy[0], entropy[1], kl.detach())
+    if settings.label_branch:
+        total = total + settings.beta**settings.beta_power * kl
+    x, y_ = (terms @ weight)[:, [0, -1]].unbind(1)  # (3,): the terms of each branch
+    return LossTerms(total, x[0], y_[0], x[1], y_[1], x[2], y_[2], kl.detach())
 
 
 def term_weights(settings: Settings) -> TermWeights:

@@ -48,7 +48,8 @@ class MPVAE(nn.Module):
         self.output = nn.Linear(decoder[-1], n_labels)
         self.output_y = None if settings.shared_output else nn.Linear(decoder[-1], n_labels)
         self.B = nn.Parameter(torch.empty(n_labels, settings.n_factors))
-        nn.init.xavier_uniform_(self.B)
+        if settings.n_factors:
+            nn.init.xavier_uniform_(self.B)
 
     def forward(self, x: Tensor, y: Tensor, eps: Tensor) -> Branches:
         """Run both branches on one noise draw ``eps`` (N, d), as in the authors' code."""

@@ -18,6 +18,8 @@ from mpvae.version import __version__
 
 Model = TypeVar("Model")
 
+_NEWER_SETTINGS = {"label_branch": True}  # what a file without them was trained with
+
 
 def to_file(model: Any) -> tuple[dict[str, Any], Tensors]:
     """Description (JSON values) and tensors of a fitted classifier."""
@@ -84,10 +86,7 @@ def from_file(
 
 def _restore(kind: type[Model], text: dict[str, Any], tensors: Tensors) -> Model:
     model: Any = kind(**_tuples(text["params"]))
-    settings: dict[str, Any] = {
-        k: tuple(v) if isinstance(v, list) else v for k, v in text["settings"].items()
-    }
-    model.settings_ = Settings(**settings)
+    model.settings_ = Settings(**(_NEWER_SETTINGS | _tuples(text["settings"])))
     model.n_features_in_ = _count(text["n_features_in"], "n_features_in")
     if text["feature_names_in"] is not None:
         model.feature_names_in_ = _names(text["feature_names_in"], model.n_features_in_)
