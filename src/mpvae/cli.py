@@ -2,14 +2,14 @@
 
 import json
 import signal
+import subprocess
 import sys
 import time
-import tomllib
 import warnings
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec, get_args
+from typing import Annotated, ParamSpec, get_args
 
 import numpy as np
 import pandas as pd
@@ -17,9 +17,9 @@ import typer
 from rich.table import Table
 
 from mpvae import __version__, metrics
-from mpvae.config import DataShape, Metric, Preset, parse_setting, resolve, setting_docs
-from mpvae.data import LabelledTable, load_yeast, read_table
-from mpvae.data.columns import match_columns
+from mpvae.choosing import choose_rows, given_settings, kept_columns, read_for, split_names
+from mpvae.config import DataShape, Metric, Preset, resolve, setting_docs
+from mpvae.data import load_yeast, read_table
 from mpvae.errors import ConfigError, DataError, MPVAEError
 from mpvae.estimator import MPVAEClassifier, load_model
 from mpvae.terminal import (
@@ -186,11 +186,13 @@ def fit(
 
     Example: `mpvae fit sites.csv --labels 'species_*' --exclude site_id --out model`
     """
-    settings = _settings(config, given or [])
-    data = read_table(table, labels=labels, exclude=_names(exclude), meta_offset=meta_offset)
+    settings = given_settings(config, given or [])
+    data = read_table(
+        table, labels=labels, exclude=split_names(exclude), meta_offset=meta_offset
+    )
     if data.Y is None:
         raise DataError(f"{table.name}: which columns are labels? give --labels")
-    learn, judge = _choose_rows(data, rows, "train")
+    learn, judge = choose_rows(data, rows, "train")
     model = MPVAEClassifier(
         metric=metric,
         preset=preset,
@@ -277,14 +279,14 @@ def predict(
             raise ConfigError(f"--out {file} is the table itself; give another file")
     model = load_model(model_folder).set_output(transform="pandas")
     model.verbose = 1
-    data, _ = _choose_rows(_read_for(model, table, meta_offset), rows, "all")
+    data, _ = choose_rows(read_for(model, table, meta_offset), rows, "all")
     X = data.features()
     answer = model.predict(X, metric=metric) if decide else model.predict_proba(X)
     if not model.multilabel_ and decide:
         answer = pd.DataFrame({model.label_names_[0]: answer}, index=getattr(X, "index", None))
     answer.columns = answer.columns.astype(str)  # classes may be numbers
     if keep:
-        kept = _kept(table, keep, rows)
+        kept = kept_columns(table, keep, rows)
         twice = [str(name) for name in kept.columns if name in set(answer.columns)]
         if twice:
             raise DataError(f"--keep {twice[0]} is a label of the model; keep other columns")
@@ -311,7 +313,7 @@ def evaluate(
     """
     model = load_model(model_folder)
     model.verbose = 0 if as_json else 1
-    data, _ = _choose_rows(_read_for(model, table, meta_offset, with_labels=True), rows, "test")
+    data, _ = choose_rows(read_for(model, table, meta_offset, with_labels=True), rows, "test")
     X, Y = data.features(), data.labels().to_numpy()
     if np.isnan(Y).any():
         raise DataError(f"{table.name} lacks some labels; evaluate needs all of them")
@@ -383,70 +385,33 @@ def settings(
     out.print(table)
 
 
+@app.command(
+    context_settings={
+        "allow_extra_args": True,
+        "ignore_unknown_options": True,
+        "help_option_names": [],
+    }
+)
+@_user_errors
+def benchmark(context: typer.Context) -> None:
+    """Rerun the paper's tables and figures: `mpvae benchmark table1 --quick` for a first look.
+
+    The experiments are part of the source tree, not of the installed package; everything
+    behind `benchmark` goes to benchmarks/paper.py, so `mpvae benchmark --help` is its help.
+    """
+    script = Path(__file__).parents[2] / "benchmarks" / "paper.py"
+    if not script.is_file():
+        raise MPVAEError(
+            "the experiments are not part of the installed package; clone the project, "
+            "`pip install -e .[bench]` there, and run this again"
+        )
+    raise typer.Exit(subprocess.call([sys.executable, str(script), *context.args]))
+
+
 def _interrupt_once(_number: int, _frame: object) -> None:
     """Stop training at the first Ctrl-C; an impatient second one must not lose the model."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise KeyboardInterrupt
-
-
-def _settings(config: Path | None, given: list[str]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    if config is not None:
-        try:
-            values = tomllib.loads(config.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{config} is not valid TOML: {error}") from error
-        for name, value in values.items():  # TOML has no None: patience = "none"
-            values[name] = parse_setting(name, value) if isinstance(value, str) else value
-    for pair in given:
-        name, equals, text = pair.partition("=")
-        if not equals:
-            raise ConfigError(f"--set takes NAME=VALUE, got {pair!r}")
-        values[name.strip()] = parse_setting(name.strip(), text.strip())
-    unknown = [name for name in values if name not in setting_docs()]
-    if unknown:
-        raise ConfigError(f"there is no setting {unknown[0]!r}; see mpvae settings")
-    return values
-
-
-def _read_for(
-    model: MPVAEClassifier, table: Path, meta_offset: int, *, with_labels: bool = False
-) -> LabelledTable:
-    """Table with the columns the model was trained on, in its order."""
-    columns = getattr(model, "feature_names_in_", None)
-    names: list[str] | int | None = list(model.label_names_) if with_labels else None
-    if table.suffix == ".npy" or table.is_dir():  # the authors' format: columns have no names
-        return read_table(table, labels=len(model.label_names_), meta_offset=meta_offset)
-    return read_table(table, labels=names, columns=None if columns is None else list(columns))
-
-
-def _choose_rows(
-    data: LabelledTable, rows: str, split: str
-) -> tuple[LabelledTable, LabelledTable | None]:
-    """Rows to use and, for fitting on a file's own split, its validation rows."""
-    if rows == "all" or (rows == "auto" and split not in data.splits):
-        return data, None
-    if rows == "auto":
-        judge = data.split("val") if split == "train" and "val" in data.splits else None
-        err.print(
-            f"{plain(data.name)} has an official split: using its {split} rows "
-            "(--rows all: all)"
-        )
-        return data.split(split), judge
-    return data.split(rows), None
-
-
-def _kept(table: Path, keep: list[str], rows: str) -> pd.DataFrame:
-    frame = _choose_rows(read_table(table), rows, "all")[0].features()
-    if not isinstance(frame, pd.DataFrame):
-        raise DataError(f"{table.name} is sparse and has no columns to keep; leave out --keep")
-    names = list(map(str, frame.columns))
-    return frame.iloc[:, match_columns(names, _names(keep), role="kept", file=table.name)]
-
-
-def _names(given: list[str] | None) -> list[str]:
-    """Names and patterns given one by one, or several with commas between."""
-    return [name.strip() for text in given or [] for name in text.split(",") if name.strip()]
 
 
 def _json_numbers(values: dict[str, float]) -> dict[str, float | None]:

@@ -9,8 +9,10 @@ polynomials, so that a label costs some fifty vector instructions per eight draw
 
 so for ``v > 0`` both the logarithm, :math:`-v^2 + \log h(v)`, and the hazard
 :math:`d / \Phi = 1 / h(v)` are free of the underflowing ``d``: right however far in the tail.
+With a probability floor it is :math:`\Phi` itself that cannot underflow. Floor and entropy term
+are compiled in only where they are asked for: without them nothing is slower.
 
-numba is imported, and the code compiled (once per machine), on first use.
+numba is imported, and the code compiled (once per machine and variant), on first use.
 """
 
 import ctypes
@@ -209,7 +211,7 @@ def _normal_loop() -> Callable[..., None]:
     return _compile(kernel_loops.normal_loop, nt.uint64, nt.float32[::1])
 
 
-def _compile(function: Callable[..., None], *signature: object) -> Callable[..., None]:
+def _compile(function: Callable[..., None], *signature: Any) -> Callable[..., None]:
     """Machine code of a loop over a span, from numba's cache on disk where there is one."""
     import numba
     from numba import types as nt

@@ -176,7 +176,7 @@ def rows_loop(  # type: ignore[no-untyped-def]
                     Phi = small if in_tail else large
                     if floor is not None:
                         Phi = floor + kept * Phi
-                        in_tail = False  # nothing underflows
+                        in_tail = False  # no need to go without d: Phi does not underflow
                     factor = half_erfcx if in_tail else Phi
                     hazard_k[s] = (_ONE if in_tail else d) / factor
                     mantissa[s] *= factor
@@ -193,18 +193,21 @@ def rows_loop(  # type: ignore[no-untyped-def]
                     ranked_k[s] = d * e
                     sums_k[s] += e
                     if entropy is not None:
-                        p = offset + sign * Phi  # Phi(s)
+                        prob_k[s] = offset + sign * Phi
+                        tilted_k[s] = d
+                if entropy is not None:
+                    for s in range(W):
+                        p = prob_k[s]
                         p2 = p * p
                         a = (_EXP[2] + _EXP[3] * p) + p2 * (
                             _EXP[4] + _EXP[5] * p + _EXP[6] * p2
                         )
                         e = (_EXP[0] + _EXP[1] * p) + p2 * a  # e^p
-                        prob_k[s] = p
-                        tilted_k[s] = d * e
+                        tilted_k[s] *= e
                         normaliser[s] += e
                         mean_prob[s] += e * p
                 seen += 1
-                # Four factors of h(v) stay normal numbers up to v = 7e8.
+                # Four factors stay normal numbers: h(v) up to v = 7e8, a floor from 1e-9 on.
                 if seen % 4 == 0:
                     for s in range(W):
                         bits = np.float32(mantissa[s]).view(np.int32)

@@ -1,0 +1,76 @@
+"""What a command works on: which settings, which rows and columns of which table."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from mpvae.config import parse_setting, setting_docs
+from mpvae.data import LabelledTable, read_table
+from mpvae.data.columns import match_columns
+from mpvae.errors import ConfigError, DataError
+from mpvae.estimator import MPVAEClassifier
+from mpvae.terminal import err, plain
+
+
+def given_settings(config: Path | None, given: list[str]) -> dict[str, Any]:
+    """Settings of a TOML file, then those given one by one as NAME=VALUE."""
+    values: dict[str, Any] = {}
+    if config is not None:
+        try:
+            values = tomllib.loads(config.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{config} is not valid TOML: {error}") from error
+        for name, value in values.items():  # TOML has no None: patience = "none"
+            values[name] = parse_setting(name, value) if isinstance(value, str) else value
+    for pair in given:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"--set takes NAME=VALUE, got {pair!r}")
+        values[name.strip()] = parse_setting(name.strip(), text.strip())
+    unknown = [name for name in values if name not in setting_docs()]
+    if unknown:
+        raise ConfigError(f"there is no setting {unknown[0]!r}; see mpvae settings")
+    return values
+
+
+def read_for(
+    model: MPVAEClassifier, table: Path, meta_offset: int, *, with_labels: bool = False
+) -> LabelledTable:
+    """Table with the columns the model was trained on, in its order."""
+    columns = getattr(model, "feature_names_in_", None)
+    names: list[str] | int | None = list(model.label_names_) if with_labels else None
+    if table.suffix == ".npy" or table.is_dir():  # the authors' format: columns have no names
+        return read_table(table, labels=len(model.label_names_), meta_offset=meta_offset)
+    return read_table(table, labels=names, columns=None if columns is None else list(columns))
+
+
+def choose_rows(
+    data: LabelledTable, rows: str, split: str
+) -> tuple[LabelledTable, LabelledTable | None]:
+    """Rows to use and, for fitting on a file's own split, its validation rows."""
+    if rows == "all" or (rows == "auto" and split not in data.splits):
+        return data, None
+    if rows == "auto":
+        judge = data.split("val") if split == "train" and "val" in data.splits else None
+        err.print(
+            f"{plain(data.name)} has an official split: using its {split} rows "
+            "(--rows all: all)"
+        )
+        return data.split(split), judge
+    return data.split(rows), None
+
+
+def kept_columns(table: Path, keep: list[str], rows: str) -> pd.DataFrame:
+    """Columns of the input table to stand beside the predictions."""
+    frame = choose_rows(read_table(table), rows, "all")[0].features()
+    if not isinstance(frame, pd.DataFrame):
+        raise DataError(f"{table.name} is sparse and has no columns to keep; leave out --keep")
+    names = list(map(str, frame.columns))
+    return frame.iloc[:, match_columns(names, split_names(keep), role="kept", file=table.name)]
+
+
+def split_names(given: list[str] | None) -> list[str]:
+    """Names and patterns given one by one, or several with commas between."""
+    return [name.strip() for text in given or [] for name in text.split(",") if name.strip()]
