@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint slow figures tables clean
+.PHONY: demo test lint slow figures tables reproduction clean
 
 demo: .venv/demo
 	$(BIN)/mpvae demo
@@ -27,6 +27,11 @@ figures: .venv/dev
 
 tables: .venv/dev
 	$(BIN)/python docs/tables.py
+
+# Every cell of the paper's experiments that is not there yet, then the page; hours from nothing.
+reproduction: .venv/dev
+	$(BIN)/mpvae benchmark all
+	$(BIN)/mpvae benchmark page
 
 .venv/demo: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -419,7 +419,7 @@ def test_names_with_markup_are_printed_as_they_are(tmp_path):
         (["predict", "{model}", "{folder}/words.csv"], "column ph, where training had numbers"),
         (["evaluate", "{model}", "{folder}/less.csv"], "less.csv"),
         (["info", "{csv}"], "is not a folder"),
-        (["settings", "--n-labels", "0"], "n_factors must be at least 0"),
+        (["settings", "--n-labels", "0"], "n_labels must be at least 1"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_in_one_line(place, words, said, monkeypatch, tmp_path):

@@ -128,6 +128,9 @@ def resolve(preset: Preset, given: Mapping[str, Any], shape: DataShape) -> Setti
     """
     if preset not in get_args(Preset):
         raise ConfigError(f"preset must be one of {', '.join(_PRESETS)}, got {preset!r}")
+    for name, count in shape._asdict().items():
+        if count < 1:
+            raise ConfigError(f"{name} must be at least 1, got {count}")
     chosen = {name: value for name, value in given.items() if not _is_auto(value)}
     if "hidden" in chosen:
         hidden = _as_declared("hidden", chosen["hidden"])

@@ -1,0 +1,293 @@
+"""Every method of the comparison: how it is built, and which settings are searched.
+
+A method's ``grid`` is tried on validation rows, its first entry first; the paper chose
+settings per data set in the same way. Peers are what users would pick instead, with sensible
+settings. `fit` trains on the training rows alone; validation rows serve early stopping (where
+a method has it) and thresholds.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
+from sklearn.kernel_approximation import Nystroem
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics.pairwise import rbf_kernel
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.multioutput import ClassifierChain
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MaxAbsScaler, StandardScaler
+from sklearn.svm import SVC
+
+from harness.datasets import Part, Parts, join
+from mpvae import MPVAEClassifier
+from mpvae.baselines import C2AE, DMVP, MLARAM, MLKNN, SLEEC, LaMP
+from mpvae.data import stratified_folds
+
+Settings = Mapping[str, Any]
+NO_SETTINGS: tuple[Settings, ...] = ({},)
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row of the tables."""
+
+    title: str
+    kind: str  # "ours", "paper" (a rival of the paper) or "peer"
+    build: Callable[[Settings, int, Part], Any]  # settings, seed, training rows -> estimator
+    grid: tuple[Settings, ...] = NO_SETTINGS
+    published: str = ""  # column of the paper's tables
+    random: bool = True  # False: equal rows, equal result, so one run is all
+    own_thresholds: bool = False  # holds rows out by itself and chooses thresholds on them
+
+
+def fit(method: Method, settings: Settings, seed: int, parts: Parts) -> Any:
+    """Estimator fitted on what the method may see: never on test rows."""
+    learn = join(parts.train, parts.validation) if method.own_thresholds else parts.train
+    model = method.build(settings, seed, learn)
+    takes_validation = "X_val" in inspect.signature(model.fit).parameters
+    if takes_validation and not method.own_thresholds:
+        return model.fit(learn.X, learn.Y, parts.validation.X, parts.validation.Y)
+    return model.fit(learn.X, learn.Y)
+
+
+def probabilities(model: Any, X: Any) -> np.ndarray:
+    """Probability of each label (n, L), whatever shape scikit-learn gives it."""
+    P = model.predict_proba(X)
+    if isinstance(P, list):  # one (n, 2) per label; a label never seen has one column
+        classes = model.classes_
+        return np.column_stack(
+            [
+                p[:, list(c).index(1)] if 1 in c else np.zeros(len(p))
+                for p, c in zip(P, classes, strict=True)
+            ]
+        )
+    return np.asarray(P)
+
+
+def plain(X: Any) -> Any:
+    """Features as scikit-learn's own estimators take them."""
+    return X.to_numpy(np.float32) if isinstance(X, pd.DataFrame) else sp.csr_matrix(X)
+
+
+class Plain:
+    """scikit-learn's estimator on plain arrays, with a scaler in front."""
+
+    def __init__(self, estimator: Any, *, scaled: bool = False) -> None:
+        self.estimator, self.scaled = estimator, scaled
+
+    def fit(self, X: Any, Y: np.ndarray) -> "Plain":
+        X = plain(X)
+        if self.scaled:
+            scaler = MaxAbsScaler() if sp.issparse(X) else StandardScaler()
+            self.estimator = make_pipeline(scaler, self.estimator)
+        self.estimator.fit(X, Y)
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        return np.clip(probabilities(self.estimator, plain(X)), 0, 1)
+
+
+class ConstantOr(ClassifierMixin, BaseEstimator):
+    """A binary classifier that answers with the share of ones where a label has one class."""
+
+    def __init__(self, estimator: Any = None) -> None:
+        self.estimator = estimator
+
+    def fit(self, X: Any, y: np.ndarray) -> "ConstantOr":
+        self.classes_ = np.array([0, 1])
+        self.share_ = float(np.mean(y))
+        self.fitted_ = clone(self.estimator).fit(X, y) if 0 < self.share_ < 1 else None
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        if self.fitted_ is None:
+            return np.tile([1 - self.share_, self.share_], (X.shape[0], 1))
+        return self.fitted_.predict_proba(X)
+
+    def predict(self, X: Any) -> np.ndarray:
+        return (self.predict_proba(X)[:, 1] > 0.5).astype(np.int64)
+
+
+class KernelMachine:
+    """RBF support vector machines one-vs-rest, a sigmoid fitted to out-of-fold scores.
+
+    The kernel is computed once for all labels. Where rows x labels is beyond ``MOST`` or rows
+    beyond 10,000, a Nystroem map of 500 landmarks and logistic regression take its place:
+    exact machines would need hours.
+    """
+
+    MOST = 400_000
+
+    def __init__(self, C: float, seed: int) -> None:
+        self.C, self.seed = C, seed
+
+    def fit(self, X: Any, Y: np.ndarray) -> "KernelMachine":
+        X = plain(X)
+        self.scaler = (MaxAbsScaler() if sp.issparse(X) else StandardScaler()).fit(X)
+        X = self.scaler.transform(X)
+        n, L = Y.shape
+        spread = X.multiply(X).mean() - X.mean() ** 2 if sp.issparse(X) else X.var()
+        self.gamma = 1 / (X.shape[1] * max(spread, 1e-12))  # scikit-learn's "scale"
+        self.machines: list[Any] = []
+        if n * L > self.MOST or n > 10_000:
+            self.map = Nystroem(gamma=self.gamma, n_components=500, random_state=self.seed)
+            Z = self.map.fit_transform(X)
+            for y in Y.T:
+                model = ConstantOr(LogisticRegression(C=self.C, max_iter=200))
+                self.machines.append(model.fit(Z, y))
+            return self
+        self.map, self.X = None, X
+        K = rbf_kernel(X, gamma=self.gamma)
+        folds = stratified_folds(Y, 3, seed=self.seed)
+        for y in Y.T:
+            self.machines.append(self._machine(K, y, folds))
+        return self
+
+    def _machine(self, K: np.ndarray, y: np.ndarray, folds: np.ndarray) -> Any:
+        trainable = all(0 < y[folds != k].sum() < (folds != k).sum() for k in range(3))
+        if not trainable:
+            return float(y.mean())
+        scores = np.empty(len(y))
+        for k in range(3):
+            a, b = folds != k, folds == k
+            part = SVC(C=self.C, kernel="precomputed").fit(K[np.ix_(a, a)], y[a])
+            scores[b] = part.decision_function(K[np.ix_(b, a)])
+        sigmoid = LogisticRegression(C=1e6).fit(scores[:, None], y)
+        return SVC(C=self.C, kernel="precomputed").fit(K, y), sigmoid
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        X = self.scaler.transform(plain(X))
+        if self.map is not None:
+            Z = self.map.transform(X)
+            return np.column_stack([m.predict_proba(Z)[:, 1] for m in self.machines])
+        K = rbf_kernel(X, self.X, gamma=self.gamma)
+        columns = []
+        for machine in self.machines:
+            if isinstance(machine, float):
+                columns.append(np.full(X.shape[0], machine))
+            else:
+                svm, sigmoid = machine
+                score = svm.decision_function(K)[:, None]
+                columns.append(sigmoid.predict_proba(score)[:, 1])
+        return np.column_stack(columns)
+
+
+def _forest(kind: Any) -> Callable[[Settings, int, Part], Any]:
+    def build(settings: Settings, seed: int, rows: Part) -> Any:
+        return Plain(kind(random_state=seed, n_jobs=1, **settings))
+
+    return build
+
+
+def _logistic(settings: Settings, seed: int, rows: Part) -> Any:
+    logistic = LogisticRegression(max_iter=300, **settings)
+    return Plain(OneVsRestClassifier(ConstantOr(logistic)), scaled=True)
+
+
+def _chain(settings: Settings, seed: int, rows: Part) -> Any:
+    logistic = ConstantOr(LogisticRegression(max_iter=300, **settings))
+    return Plain(ClassifierChain(logistic, order="random", random_state=seed), scaled=True)
+
+
+def _mlp(settings: Settings, seed: int, rows: Part) -> Any:
+    # Its own early stopping looks at subset accuracy, near zero with many labels: a fixed
+    # number of steps instead, some 2,000 at batches of 200.
+    epochs = int(np.clip(2000 * 200 / len(rows.Y), 8, 100))
+    model = MLPClassifier((512, 256), max_iter=epochs, random_state=seed, **settings)
+    return Plain(model, scaled=True)
+
+
+def _boosting(settings: Settings, seed: int, rows: Part) -> Any:
+    from xgboost import XGBClassifier  # optional: the extra "bench"
+
+    return Plain(XGBClassifier(tree_method="hist", n_jobs=1, random_state=seed, **settings))
+
+
+def _estimator(kind: Any, **fixed: Any) -> Callable[[Settings, int, Part], Any]:
+    """One of the package's own classifiers."""
+    takes_seed = "random_state" in inspect.signature(kind).parameters
+
+    def build(settings: Settings, seed: int, rows: Part) -> Any:
+        given = {**fixed, **settings} | ({"random_state": seed} if takes_seed else {})
+        return kind(**given)
+
+    return build
+
+
+def _paper_mpvae(settings: Settings, seed: int, rows: Part) -> Any:
+    """Preset "paper", with the steps and, beyond 100 labels, the draws that time allows."""
+    n, L = rows.Y.shape
+    given = {
+        "max_epochs": int(np.clip(2500 * 128 / n, 5, 200)),
+        "n_draws": 100 if L <= 100 else 20,
+        **settings,
+    }
+    return MPVAEClassifier(preset="paper", random_state=seed, **given)
+
+
+METHODS = {
+    "mpvae": Method(
+        "MPVAE (default)",
+        "ours",
+        _estimator(MPVAEClassifier),
+        published="MPVAE",
+        own_thresholds=True,
+    ),
+    "mpvae_paper": Method(
+        "MPVAE (paper's settings)",
+        "ours",
+        _paper_mpvae,
+        published="MPVAE",
+    ),
+    "mlknn": Method("MLKNN", "paper", _estimator(MLKNN), published="MLKNN", random=False),
+    "mlaram": Method("MLARAM", "paper", _estimator(MLARAM), published="MLARAM"),
+    "sleec": Method("SLEEC", "paper", _estimator(SLEEC), published="SLEEC"),
+    "c2ae": Method("C2AE", "paper", _estimator(C2AE), published="C2AE"),
+    "dmvp": Method("DMVP", "paper", _estimator(DMVP), published="DMVP"),
+    "lamp": Method("LaMP", "paper", _estimator(LaMP), published="LaMP"),
+    "forest": Method(
+        "random forest",
+        "peer",
+        _forest(RandomForestClassifier),
+        grid=({"n_estimators": 300}, {"n_estimators": 300, "min_samples_leaf": 3}),
+    ),
+    "extra_trees": Method(
+        "extra trees",
+        "peer",
+        _forest(ExtraTreesClassifier),
+        grid=({"n_estimators": 300}, {"n_estimators": 300, "min_samples_leaf": 3}),
+    ),
+    "svm": Method(
+        "calibrated RBF SVM",
+        "peer",
+        lambda settings, seed, rows: KernelMachine(seed=0, **settings),
+        grid=({"C": 1.0}, {"C": 4.0}),
+        random=False,
+    ),
+    "logistic": Method(
+        "logistic one-vs-rest",
+        "peer",
+        _logistic,
+        grid=({"C": 1.0}, {"C": 0.1}),
+        random=False,
+    ),
+    "chain": Method("classifier chain", "peer", _chain, grid=({"C": 1.0}, {"C": 0.1})),
+    "mlp": Method("MLP", "peer", _mlp, grid=({"alpha": 1e-4}, {"alpha": 1e-1})),
+    "boosting": Method(
+        "boosting (XGBoost)",
+        "peer",
+        _boosting,
+        grid=(
+            {"n_estimators": 100, "max_depth": 4, "learning_rate": 0.1},
+            {"n_estimators": 100, "max_depth": 6, "learning_rate": 0.1, "subsample": 0.7},
+        ),
+    ),
+}
