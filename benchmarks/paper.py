@@ -40,6 +40,7 @@ def main() -> None:
         return
     wanted = EXPERIMENTS if args.experiment == "all" else (args.experiment,)
     cells = list(dict.fromkeys(c for name in wanted for c in _cells(name, args)))
+    cells.sort(key=lambda cell: cell.seed)  # a whole table early, its spread later
     if args.fresh:
         shutil.rmtree(args.results, ignore_errors=True)
     try:

@@ -270,8 +270,20 @@ METHODS = {
         grid=({}, {"regressor": "neural"}, {"n_neighbors": 80}),
         published="SLEEC",
     ),
-    "c2ae": Method("C2AE", "paper", _estimator(C2AE), published="C2AE"),
-    "dmvp": Method("DMVP", "paper", _estimator(DMVP), published="DMVP"),
+    "c2ae": Method(
+        "C2AE",
+        "paper",
+        _estimator(C2AE),
+        grid=({}, {"gain": 10.0}, {"dropout": 0.5}),
+        published="C2AE",
+    ),
+    "dmvp": Method(
+        "DMVP",
+        "paper",
+        _estimator(DMVP),
+        grid=({}, {"dropout": 0.3}, {"lr": 2e-3}),
+        published="DMVP",
+    ),
     "lamp": Method("LaMP", "paper", _estimator(LaMP), published="LaMP"),
     "forest": Method(
         "random forest",

@@ -250,7 +250,7 @@ def _default(shape: DataShape) -> dict[str, Any]:
         "beta": 1.0,
         "beta_power": 1,
         "lambda_ce": 1.0,
-        "lambda_rank": 0.0,
+        "lambda_rank": 5.0 if shape.n_labels >= 100 else 0.0,  # helps where labels are many
         "lambda_entropy": 0.0,
         "rank_gain": 1.0,
         "probability_floor": 0.0,

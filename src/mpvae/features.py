@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from mpvae.errors import DataError
 
 Matrix: TypeAlias = Any  # ndarray or sp.csr_array, of shape (n, columns)
+ROW_LENGTH = 10.0
+"""Euclidean length of a sparse row as the networks see it: a long text says no more."""
 MAX_LEVELS = 100
 """A text column with more distinct values than this is taken for an identifier and refused."""
 
@@ -33,6 +35,7 @@ class FeatureMap:
     scale: NDArray[np.float64]
     marked: NDArray[np.int64]  # positions, within numeric, of columns with a missing marker
     levels: dict[int, tuple[str, ...]]  # position of a categorical column -> its levels
+    row_length: float | None = None  # Euclidean length rows are brought to; None: left alone
 
     @property
     def n_outputs(self) -> int:
@@ -52,10 +55,14 @@ class FeatureMap:
                     sp.csr_array(X).toarray()
                 )  # as wide as the rows it was fitted on
             scaled = sp.csr_array(X.multiply(1 / self.scale))
+            if self.row_length is not None:
+                scaled = _to_length(scaled, self.row_length)
             scaled.data = _float32(scaled.data)
             return scaled
         parts = []
         numbers = _numbers(X, self.numeric)
+        if self.row_length is not None:  # fitted on sparse rows: map these as one of them
+            return self.apply(sp.csr_array(np.where(np.isnan(numbers), 0, numbers))).toarray()
         z = (numbers - self.mean) / self.scale
         missing = np.isnan(z)
         parts.append(_float32(np.where(missing, 0, z)))
@@ -71,16 +78,14 @@ def fit_features(
 ) -> FeatureMap:
     """Learn means, scales and levels from the training rows, each counted by its weight.
 
-    A sparse matrix is scaled by the root mean square of each column and not centred. A
-    constant column gets scale 1.
+    A sparse matrix is scaled by the largest absolute value of each column and not centred,
+    and its rows are brought to one length. A constant column gets scale 1.
     """
     nothing = np.empty(0, np.int64)
     if sp.issparse(X):
         every = np.arange(X.shape[1])
-        unit = _safe_scale(abs(X).max(axis=0).toarray().ravel())  # 1e200 squared overflows
-        parts = X.multiply(1 / unit)
-        scale = unit * np.sqrt(parts.multiply(parts).T @ (weight / weight.sum()))
-        return FeatureMap(every, np.zeros(X.shape[1]), _safe_scale(scale), nothing, {})
+        largest = _safe_scale(abs(X).max(axis=0).toarray().ravel())
+        return FeatureMap(every, np.zeros(X.shape[1]), largest, nothing, {}, ROW_LENGTH)
     if isinstance(X, pd.DataFrame):
         is_number = [pd.api.types.is_numeric_dtype(dtype) for dtype in X.dtypes]
         numeric = np.flatnonzero(is_number)
@@ -208,6 +213,14 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _to_length(X: Matrix, length: float) -> Matrix:
+    """Sparse rows scaled to a Euclidean length; a row of zeros stays one."""
+    largest = _safe_scale(abs(X).max(axis=1).toarray().ravel())  # 1e200 squared overflows
+    parts = sp.csr_array(X.multiply(1 / largest[:, None]))
+    norm = _safe_scale(np.sqrt(parts.multiply(parts).sum(axis=1)))
+    return sp.csr_array(parts.multiply(length / norm[:, None]))
 
 
 def _safe_scale(scale: NDArray[np.float64]) -> NDArray[np.float64]:

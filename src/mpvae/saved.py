@@ -36,6 +36,7 @@ def to_file(model: Any) -> tuple[dict[str, Any], Tensors]:
         "n_features_in": model.n_features_in_,
         "feature_names_in": _plain(getattr(model, "feature_names_in_", None)),
         "levels": {str(k): list(v) for k, v in features.levels.items()},
+        "row_length": features.row_length,
         "label_names": _plain(model.label_names_),
         "multilabel": model.multilabel_,
         "classes": None if model.multilabel_ else _plain(model.classes_),
@@ -96,6 +97,7 @@ def _restore(kind: type[Model], text: dict[str, Any], tensors: Tensors) -> Model
         tensors["features.scale"],
         tensors["features.marked"],
         {int(k): tuple(_names(v, len(v))) for k, v in text["levels"].items()},
+        text.get("row_length"),  # models of before had none
     )
     _check_features(model.features_, model.n_features_in_)
     model.label_names_ = _names(text["label_names"], len(text["label_names"]))
@@ -170,6 +172,8 @@ def _check_features(features: FeatureMap, n_features: int) -> None:
         raise ValueError("means and scales do not fit the features")
     if not (np.isfinite(mean).all() and np.isfinite(scale).all() and (scale > 0).all()):
         raise ValueError("means or scales are not valid numbers")
+    if features.row_length is not None and not 0 < features.row_length < np.inf:
+        raise ValueError("row_length is not a length")
     if len(marked) and not 0 <= marked.min() <= marked.max() < n:
         raise ValueError("marked columns are out of range")
 

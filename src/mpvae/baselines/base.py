@@ -1,5 +1,6 @@
 """What the rivals share: checks of tables as in `mpvae.MPVAEClassifier`, and `predict`."""
 
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -38,7 +39,7 @@ class Baseline(MultiLabelClassifier):
         self.__dict__.pop("fitted_", None)
         self._check()
         X, Y = self._read_training(X, y)
-        self.features_ = fit_features(X, np.ones(X.shape[0]), self._names())
+        self.features_ = self._fit_features(X)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         Y = (Y.toarray() if sp.issparse(Y) else Y).astype(np.float64)
         self._learn(self._seen(self.features_.apply(X), reset=True), Y, seed)
@@ -69,6 +70,10 @@ class Baseline(MultiLabelClassifier):
     def _marginals(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
         return inside_zero_one(self._probabilities(self._seen(self._encode(X), reset=False)))
+
+    def _fit_features(self, X: Any) -> FeatureMap:
+        features = fit_features(X, np.ones(X.shape[0]), self._names())
+        return features if self._scaling == "standard" else replace(features, row_length=None)
 
     def _seen(self, Z: Matrix, *, reset: bool) -> Matrix:
         """Standardised features scaled as this method wants them."""

@@ -15,7 +15,7 @@ from mpvae.baselines.base import Baseline, require
 from mpvae.config import Metric, Schedule
 from mpvae.data import stratified_split
 from mpvae.errors import DataError
-from mpvae.features import Matrix, fit_features
+from mpvae.features import Matrix
 from mpvae.loop import EpochRecord, Terms, device_named, fit_network, seeded
 from mpvae.progress import FitProgress
 from mpvae.rows import Rows, rows_tensor
@@ -94,7 +94,7 @@ class NeuralBaseline(Baseline):
         if (X_val is None) != (y_val is None):
             raise DataError("X_val and y_val belong together; give both or neither")
         X, Y = self._read_training(X, y)
-        self.features_ = fit_features(X, np.ones(X.shape[0]), self._names())
+        self.features_ = self._fit_features(X)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         rows = Rows(
             self._seen(self.features_.apply(X), reset=True),
