@@ -6,7 +6,7 @@ import pytest
 import scipy.sparse as sp
 
 from mpvae.errors import DataError
-from mpvae.features import MAX_LEVELS, fit_features, refuse_infinite, row_keys
+from mpvae.features import MAX_LEVELS, ROW_LENGTH, fit_features, refuse_infinite, row_keys
 
 # apply rounds to float32: half a unit in the last place is 6e-8 of the value.
 FLOAT32 = 1e-7
@@ -71,18 +71,14 @@ def test_extreme_numbers_stay_finite(make):
         assert np.isfinite(Z.toarray() if sp.issparse(Z) else Z).all()
 
 
-def test_a_sparse_matrix_stays_sparse_and_is_scaled_by_its_root_mean_square():
-    X = np.array([[3.0, 0, 0], [4.0, 2.0, 0]])
+def test_a_sparse_matrix_stays_sparse_columns_up_to_one_and_rows_of_one_length():
+    X = np.array([[3.0, 0, 0], [4.0, 2.0, 0], [0, 0, 0]])
     Z = fit(sp.csr_array(X)).apply(sp.csr_array(X))
     assert sp.issparse(Z)
     assert Z.nnz == 3
-    expected = X / [np.sqrt(12.5), np.sqrt(2), 1]
+    # Columns by their largest entry, (0.75, 0), (1, 1), (0, 0); then rows to ROW_LENGTH.
+    expected = ROW_LENGTH * np.array([[1, 0, 0], [np.sqrt(0.5), np.sqrt(0.5), 0], [0, 0, 0]])
     np.testing.assert_allclose(Z.toarray(), expected, rtol=2 * FLOAT32)
-
-
-def test_sparse_weights_count_rows():
-    X = sp.csr_array(np.array([[3.0, 0], [4.0, 2.0]]))
-    np.testing.assert_allclose(fit(X, [2, 1]).scale, fit(X[[0, 0, 1]]).scale, rtol=1e-14)
 
 
 def test_sparse_rows_are_centred_where_training_rows_were():
