@@ -47,7 +47,7 @@ WRONG = [
     ],
     *[
         (name, value)
-        for name in ("dropout", "validation_fraction")
+        for name in ("dropout", "dropout_inputs", "dropout_decoder", "validation_fraction")
         for value in (-0.1, 1, 1.5, math.nan, "half")
     ],
     *[("beta_power", value) for value in (0, 3, 1.0)],

@@ -196,7 +196,7 @@ def _losses(tables: dict[tuple[str, str], Summary]) -> Iterator[str]:
 def _times(tables: dict[tuple[str, str], Summary]) -> Iterator[str]:
     yield "## Time to fit"
     yield ""
-    yield "Seconds on one core, two cells side by side; a rough guide, the machine is shared."
+    yield "Seconds of processor time on one core."
     yield ""
     yield "| | " + " | ".join(SOURCES) + " |"
     yield "|---" * (len(SOURCES) + 1) + "|"

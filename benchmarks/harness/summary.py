@@ -39,7 +39,8 @@ class Summary:
         return statistics.stdev(values) if len(values) > 1 else None
 
     def seconds(self) -> float | None:
-        return statistics.mean(run["seconds"] for run in self.runs) if self.runs else None
+        """Mean processor time of a fit."""
+        return statistics.mean(run["cpu_seconds"] for run in self.runs) if self.runs else None
 
     def text(self, metric: str, protocol: str = "validation") -> str:
         """Mean and spread, or a dash where there is none."""

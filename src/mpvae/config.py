@@ -41,6 +41,8 @@ class Settings:
         "train the label encoder and its branch; False leaves both, and the KL term, out"
     )
     dropout: float = _doc("share of hidden units dropped in the encoders while training")
+    dropout_inputs: float = _doc("share of the features dropped while training")
+    dropout_decoder: float = _doc("share of hidden units dropped in the decoder while training")
     beta: float = _doc("weight of the KL term")
     beta_power: int = _doc("how often beta is applied: 1 (code) or 2 (Eq. 2 and Eq. 5, text)")
     lambda_ce: float = _doc("weight of the cross-entropy (joint likelihood) term")
@@ -86,7 +88,7 @@ class Settings:
             self._require(name, 0 <= getattr(self, name) < math.inf, "at least 0")
         for name in ("rank_gain", "lr", "lr_factors"):
             self._require(name, 0 < getattr(self, name) < math.inf, "above 0")
-        for name in ("dropout", "validation_fraction"):
+        for name in ("dropout", "dropout_inputs", "dropout_decoder", "validation_fraction"):
             self._require(name, 0 <= getattr(self, name) < 1, "in [0, 1)")
         self._require("latent_dim", self.latent_dim <= MAX_LATENT_DIM, f"<= {MAX_LATENT_DIM}")
         self._require("beta_power", self.beta_power in (1, 2), "1 or 2")
@@ -247,6 +249,8 @@ def _default(shape: DataShape) -> dict[str, Any]:
         "shared_output": True,
         "label_branch": True,
         "dropout": 0.5,
+        "dropout_inputs": 0.0,
+        "dropout_decoder": 0.0,
         "beta": 1.0,
         "beta_power": 1,
         "lambda_ce": 1.0,

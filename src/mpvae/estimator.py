@@ -40,9 +40,12 @@ class MPVAEClassifier(MultiLabelClassifier):
         authors' released code.
     metric : {"example_f1", "micro_f1", "macro_f1", "hamming", "subset"}
         What `predict` should do well at, and what `score` returns.
-    latent_dim, n_factors, hidden, hidden_labels, hidden_decoder, dropout
+    latent_dim, n_factors, hidden, hidden_labels, hidden_decoder
         The networks: dimension of z, columns of the factor loadings, layer widths of feature
-        encoder, label encoder and decoder, dropout.
+        encoder, label encoder and decoder.
+    dropout, dropout_inputs, dropout_decoder
+        Share of units dropped while training in the encoders, among the features, in the
+        decoder.
     shared_output, label_branch
         One output layer or one per branch; whether there is a label branch at all.
     beta, beta_power, lambda_ce, lambda_rank, lambda_entropy, rank_gain, probability_floor
@@ -105,6 +108,8 @@ class MPVAEClassifier(MultiLabelClassifier):
         shared_output: bool | str = "auto",
         label_branch: bool | str = "auto",
         dropout: float | str = "auto",
+        dropout_inputs: float | str = "auto",
+        dropout_decoder: float | str = "auto",
         beta: float | str = "auto",
         beta_power: int | str = "auto",
         lambda_ce: float | str = "auto",
@@ -141,6 +146,8 @@ class MPVAEClassifier(MultiLabelClassifier):
         self.shared_output = shared_output
         self.label_branch = label_branch
         self.dropout = dropout
+        self.dropout_inputs = dropout_inputs
+        self.dropout_decoder = dropout_decoder
         self.beta = beta
         self.beta_power = beta_power
         self.lambda_ce = lambda_ce

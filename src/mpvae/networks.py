@@ -43,8 +43,11 @@ class MPVAE(nn.Module):
             n_features + n_labels, settings.hidden_labels, 2 * d, dropout
         )
         # Both branches share the decoder; the authors' code has no dropout there.
-        decoder = settings.hidden_decoder
-        self.decoder = mlp(n_features + d, decoder[:-1], decoder[-1], 0.0).append(nn.ReLU())
+        decoder, dropped = settings.hidden_decoder, settings.dropout_decoder
+        self.decoder = mlp(n_features + d, decoder[:-1], decoder[-1], dropped).append(nn.ReLU())
+        if dropped:
+            self.decoder.append(nn.Dropout(dropped))
+        self.drop_inputs = nn.Dropout(settings.dropout_inputs)
         self.output = nn.Linear(decoder[-1], n_labels)
         self.output_y = None if settings.shared_output else nn.Linear(decoder[-1], n_labels)
         self.B = nn.Parameter(torch.empty(n_labels, settings.n_factors))
@@ -53,6 +56,7 @@ class MPVAE(nn.Module):
 
     def forward(self, x: Tensor, y: Tensor, eps: Tensor) -> Branches:
         """Run both branches on one noise draw ``eps`` (N, d), as in the authors' code."""
+        x = self.drop_inputs(x)
         p_z_x = self.prior(x)
         q_z_y = _gaussian(self.posterior_net(torch.cat([x, y.nan_to_num(0)], -1)))
         z = torch.cat([d.mean + d.stddev * eps for d in (p_z_x, q_z_y)])

@@ -18,7 +18,11 @@ from mpvae.version import __version__
 
 Model = TypeVar("Model")
 
-_NEWER_SETTINGS = {"label_branch": True}  # what a file without them was trained with
+_NEWER_SETTINGS = {
+    "label_branch": True,
+    "dropout_inputs": 0.0,
+    "dropout_decoder": 0.0,
+}  # what a file without them was trained with
 
 
 def to_file(model: Any) -> tuple[dict[str, Any], Tensors]:

@@ -18,6 +18,7 @@ from mpvae.data import simulate_probit
 SCORED = {
     "settings": {"C": 1.0},
     "seconds": 1.0,
+    "cpu_seconds": 1.0,
     "scores": {"validation": {"micro_f1": 0.5}},
     "on_validation_rows": {"micro_f1": 0.5},
 }
@@ -94,7 +95,7 @@ def test_the_tables_wait_for_the_search_and_take_its_best_setting(tmp_path):
 
 def test_a_search_ends_at_its_first_setting_where_that_took_long(tmp_path):
     first, second = experiments.search_cells("yeast", "forest")
-    first.write(tmp_path, SCORED | {"seconds": 1000.0})
+    first.write(tmp_path, SCORED | {"cpu_seconds": 1000.0})
     assert "1000 s" in experiments.without_running(second, tmp_path)["reason"]
 
 
