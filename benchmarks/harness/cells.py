@@ -101,7 +101,7 @@ def peak_gb() -> float:
 
 
 class Stopwatch:
-    """Seconds since it was made: on the clock, and of the processor, which others cannot slow."""
+    """Seconds since it was made: on the clock, and of the processor alone."""
 
     def __init__(self) -> None:
         self.start, self.cpu_start = time.perf_counter(), time.process_time()
