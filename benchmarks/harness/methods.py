@@ -33,6 +33,8 @@ from mpvae.data import stratified_folds
 
 Settings = Mapping[str, Any]
 NO_SETTINGS: tuple[Settings, ...] = ({},)
+LARGE = 50_000
+"""Rows beyond which methods get fewer passes over them, so that a cell stays in bounds."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,11 @@ def probabilities(model: Any, X: Any) -> np.ndarray:
 
 def plain(X: Any) -> Any:
     """Features as scikit-learn's own estimators take them."""
-    return X.to_numpy(np.float32) if isinstance(X, pd.DataFrame) else sp.csr_matrix(X)
+    if isinstance(X, pd.DataFrame):
+        return X.to_numpy(np.float32)
+    X = sp.csr_matrix(X)
+    X.indices, X.indptr = X.indices.astype(np.int32), X.indptr.astype(np.int32)  # for trees
+    return X
 
 
 class Plain:
@@ -141,7 +147,7 @@ class KernelMachine:
             self.map = Nystroem(gamma=self.gamma, n_components=500, random_state=self.seed)
             Z = self.map.fit_transform(X)
             for y in Y.T:
-                model = ConstantOr(LogisticRegression(C=self.C, max_iter=200))
+                model = ConstantOr(LogisticRegression(C=self.C, max_iter=50))
                 self.machines.append(model.fit(Z, y))
             return self
         self.map, self.X = None, X
@@ -182,7 +188,9 @@ class KernelMachine:
 
 def _forest(kind: Any) -> Callable[[Settings, int, Part], Any]:
     def build(settings: Settings, seed: int, rows: Part) -> Any:
-        return Plain(kind(random_state=seed, n_jobs=1, **settings))
+        # A tree of 100,000 rows takes as long as ten of 10,000.
+        fewer = {"bootstrap": True, "max_samples": 0.1} if len(rows.Y) > LARGE else {}
+        return Plain(kind(random_state=seed, n_jobs=1, **fewer, **settings))
 
     return build
 
@@ -200,7 +208,7 @@ def _chain(settings: Settings, seed: int, rows: Part) -> Any:
 def _mlp(settings: Settings, seed: int, rows: Part) -> Any:
     # Its own early stopping looks at subset accuracy, near zero with many labels: a fixed
     # number of steps instead, some 2,000 at batches of 200.
-    epochs = int(np.clip(2000 * 200 / len(rows.Y), 8, 100))
+    epochs = int(np.clip(2000 * 200 / len(rows.Y), 6, 100))
     model = MLPClassifier((512, 256), max_iter=epochs, random_state=seed, **settings)
     return Plain(model, scaled=True)
 
@@ -211,27 +219,31 @@ def _boosting(settings: Settings, seed: int, rows: Part) -> Any:
     return Plain(XGBClassifier(tree_method="hist", n_jobs=1, random_state=seed, **settings))
 
 
-def _estimator(kind: Any, **fixed: Any) -> Callable[[Settings, int, Part], Any]:
-    """One of the package's own classifiers."""
+def _estimator(kind: Any, **if_large: Any) -> Callable[[Settings, int, Part], Any]:
+    """One of the package's own classifiers; ``if_large``: settings for very many rows."""
     takes_seed = "random_state" in inspect.signature(kind).parameters
 
     def build(settings: Settings, seed: int, rows: Part) -> Any:
-        given = {**fixed, **settings} | ({"random_state": seed} if takes_seed else {})
-        return kind(**given)
+        given = {"random_state": seed} if takes_seed else {}
+        return kind(**(given | (if_large if len(rows.Y) > LARGE else {}) | dict(settings)))
 
     return build
 
 
 def _lamp(settings: Settings, seed: int, rows: Part) -> Any:
     """Attention among L labels costs L^2 a row: smaller where labels are many."""
-    L = rows.Y.shape[1]
-    given: dict[str, Any] = {"max_epochs": 25} if L > 100 else {}
-    if L > 300:
+    n, L = rows.Y.shape
+    given: dict[str, Any] = {}
+    if n > LARGE:
+        given = {"max_epochs": 4}
+    elif 100 < L <= 300:
+        given = {"max_epochs": 25}
+    elif L > 300:
         given = {
             "n_dims": 32,
             "n_heads": 1,
             "batch_size": 16,
-            "max_epochs": 6,
+            "max_epochs": 5,
             "patience": None,
         }
     return LaMP(random_state=seed, **(given | dict(settings)))
@@ -241,7 +253,7 @@ def _paper_mpvae(settings: Settings, seed: int, rows: Part) -> Any:
     """Preset "paper", with the steps and, beyond 100 labels, the draws that time allows."""
     n, L = rows.Y.shape
     given = {
-        "max_epochs": int(np.clip(2500 * 128 / n, 5, 200)),
+        "max_epochs": int(np.clip(2500 * 128 / n, 3, 200)),
         "n_draws": 100 if L <= 100 else 20,
         **settings,
     }
@@ -281,21 +293,21 @@ METHODS = {
     "sleec": Method(
         "SLEEC",
         "paper",
-        _estimator(SLEEC),
+        _estimator(SLEEC, n_learners=1),
         grid=({}, {"regressor": "neural"}, {"n_neighbors": 80}),
         published="SLEEC",
     ),
     "c2ae": Method(
         "C2AE",
         "paper",
-        _estimator(C2AE),
+        _estimator(C2AE, max_epochs=6),
         grid=({}, {"gain": 10.0}, {"dropout": 0.5}),
         published="C2AE",
     ),
     "dmvp": Method(
         "DMVP",
         "paper",
-        _estimator(DMVP),
+        _estimator(DMVP, max_epochs=6),
         grid=({}, {"dropout": 0.3}, {"lr": 2e-3}),
         published="DMVP",
     ),
