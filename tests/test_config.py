@@ -148,12 +148,28 @@ def test_text_and_code_of_the_paper_differ_where_documented():
     assert text["threshold"] == code["threshold"] == "paper"
 
 
-def test_default_epochs_make_300_steps_and_at_least_20_passes():
+def test_default_epochs_make_300_steps_at_least_20_passes_and_fewer_of_very_many_rows():
     small = resolve("default", {"batch_size": 100}, DataShape(200, 5, 3))
     assert small.max_epochs == 150
-    large = resolve("default", {"batch_size": 100}, DataShape(10**6, 5, 3))
+    large = resolve("default", {"batch_size": 100}, DataShape(20_000, 5, 3))
     assert large.max_epochs == 20
     assert large.patience == 5
+    larger = [
+        resolve("default", {"batch_size": 100}, DataShape(n, 5, 3)) for n in (10**5, 10**6)
+    ]
+    assert [settings.max_epochs for settings in larger] == [6, 5]
+
+
+def test_the_default_widens_for_many_labels_of_many_features_only():
+    text, birds, genes = (
+        resolve("default", {}, DataShape(5000, *shape))
+        for shape in ((1836, 159), (8, 370), (103, 14))
+    )
+    assert text.hidden == (512,)
+    assert text.lambda_rank > 0
+    assert text.n_draws >= 20
+    for other in (birds, genes):
+        assert (other.hidden, other.lambda_rank, other.dropout_inputs) == ((256, 256), 0, 0)
     assert resolve("default", {"max_epochs": 100}, SHAPE).patience == 25
 
 

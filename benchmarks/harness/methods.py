@@ -55,6 +55,7 @@ def fit(method: Method, settings: Settings, seed: int, parts: Parts) -> Any:
     learn = join(parts.train, parts.validation) if method.own_thresholds else parts.train
     model = method.build(settings, seed, learn)
     takes_validation = "X_val" in inspect.signature(model.fit).parameters
+    takes_validation &= settings.get("validation_fraction") != 0  # trained to the last epoch
     if takes_validation and not method.own_thresholds:
         return model.fit(learn.X, learn.Y, parts.validation.X, parts.validation.Y)
     return model.fit(learn.X, learn.Y)
