@@ -57,7 +57,7 @@ def _lines(results: Path, drawn: list[str]) -> Iterator[str]:
                 yield f"### {METRICS[metric]}"
                 yield ""
             yield from _table(tables, metric)
-    yield from _beside_published(tables)
+    yield from _beside_published(results, tables)
     yield from _losses(tables)
     yield from _times(tables)
     yield from _figures(results, drawn)
@@ -129,7 +129,7 @@ def _best(tables: dict[tuple[str, str], Summary], data: str, metric: str) -> set
     return {m for m, value in known.items() if value == max(known.values())}
 
 
-def _beside_published(tables: dict[tuple[str, str], Summary]) -> Iterator[str]:
+def _beside_published(results: Path, tables: dict[tuple[str, str], Summary]) -> Iterator[str]:
     yield "## Beside the published numbers"
     yield ""
     yield from paragraph(words.PUBLISHED)
@@ -159,7 +159,7 @@ def _beside_published(tables: dict[tuple[str, str], Summary]) -> Iterator[str]:
             paper = published("micro_f1", data, method)
             if mean is None or abs(mean - paper) > words.CLOSE:
                 shown = "no score" if mean is None else f"{mean:.4f}, {mean - paper:+.4f}"
-                why = words.explanation(tables, data, method)
+                why = words.explanation(results, tables[data, method], data, method)
                 title = METHODS[method].title
                 yield f"- **{title} on {data}** ({shown}; published {paper:.4f}): {why}"
     yield ""
@@ -283,8 +283,7 @@ def _ablation(results: Path) -> Iterator[str]:
 def paragraph(text: str) -> Iterator[str]:
     """Text as Markdown: lines of a paragraph or an item joined, an empty line behind each."""
     for block in text.strip().split("\n\n"):
-        lines = block.split("\n- ")
-        joined = [" ".join(line.split()) for line in lines]
-        yield joined[0]
-        yield from (f"- {item}" for item in joined[1:])
+        yield from (
+            " ".join(part.split()) for part in block.replace("\n- ", "\0- ").split("\0")
+        )
         yield ""

@@ -1,0 +1,124 @@
+"""The paper's tables and figures, with every rival and the peers users would pick instead.
+
+    python benchmarks/paper.py table1 --quick      one seed, yeast and scene, all methods
+    python benchmarks/paper.py all                 everything; resumes where it stopped
+    python benchmarks/paper.py page                docs/reproduction.md from the results
+
+Experiments: table1, table2, figure_pk (the same cells), figure_noise, figure_cov, ablation,
+explain (why a rival differs from its published number).
+Data sets are the .npz files in $MPVAE_DATA or ../shared/data; yeast falls back to river's.
+"""
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from harness import experiments, page, runner
+from harness.cells import RESULTS, Cell
+from harness.datasets import SOURCES
+from harness.experiments import SEEDS
+from harness.methods import METHODS
+from harness.summary import METRICS, published, summary
+
+QUICK = RESULTS.with_name("quick")
+TABLES = {
+    "table1": ("example_f1", "micro_f1", "macro_f1"),
+    "table2": ("hamming",),
+    "figure_pk": (),
+}
+EXPERIMENTS = (*TABLES, "figure_noise", "figure_cov", "ablation", "explain")
+
+
+def main() -> None:
+    args = _arguments()
+    if args.experiment == "page":
+        print(f"wrote {page.write(args.results)}")
+        return
+    wanted = EXPERIMENTS if args.experiment == "all" else (args.experiment,)
+    cells = list(dict.fromkeys(c for name in wanted for c in _cells(name, args)))
+    cells.sort(key=lambda cell: cell.seed)  # a whole table early, its spread later
+    if args.fresh:
+        shutil.rmtree(args.results, ignore_errors=True)
+    try:
+        runner.run_all(cells, args.results, workers=args.workers, retry=args.retry)
+    except KeyboardInterrupt:
+        sys.exit("stopped; what is done is kept, and the same command goes on from there")
+    for name in wanted:
+        _show(name, args)
+
+
+def _cells(name: str, args: argparse.Namespace) -> list[Cell]:
+    if args.quick:
+        return experiments.quick_cells(args.data, args.methods)
+    if name in TABLES:
+        data = experiments.PK_DATA if name == "figure_pk" and not args.data else args.data
+        return experiments.table_cells(data or SOURCES, args.methods, args.seeds)
+    if name == "figure_noise":
+        before = experiments.table_cells(experiments.NOISE_DATA, args.methods, args.seeds)
+        return before + experiments.noise_cells(args.methods, args.seeds)
+    if name == "figure_cov":
+        return experiments.covariance_cells(args.seeds)
+    if name == "explain":
+        return experiments.explanation_cells()
+    return experiments.ablation_cells(args.seeds)
+
+
+def _show(name: str, args: argparse.Namespace) -> None:
+    console = Console()
+    if name not in TABLES or name == "figure_pk":
+        console.print(f"{name}: done; `python benchmarks/paper.py page` draws it")
+        return
+    for data in args.data or SOURCES:
+        source = SOURCES[data]
+        stands = "" if source.same else f" (stands in for {source.paper})"
+        table = Table(title=f"{data}{stands}", box=box.SIMPLE, title_justify="left")
+        table.add_column("method", no_wrap=True)
+        for metric in TABLES[name]:
+            table.add_column(f"{METRICS[metric]}\n(paper)", justify="right")
+        table.add_column("fit", justify="right")
+        for method in args.methods:
+            kind = "quick" if args.quick else "tables"
+            found = summary(args.results, kind, data, method, seeds=args.seeds)
+            row = [METHODS[method].title]
+            for metric in TABLES[name]:
+                paper = published(metric, data, method)
+                row.append(found.text(metric) + (f" ({paper:.4f})" if paper else " " * 9))
+            seconds = found.seconds()
+            row.append(f"{seconds:.1f} s" if seconds is not None else found.reason or "")
+            table.add_row(*row)
+        console.print(table)
+    console.print(
+        "Thresholds chosen on validation rows; mean ± sd over seeds where there are several."
+    )
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("experiment", choices=[*EXPERIMENTS, "all", "page"])
+    parser.add_argument("--quick", action="store_true", help="one seed, yeast and scene")
+    parser.add_argument("--data", nargs="+", choices=SOURCES, metavar="NAME", help="only these")
+    parser.add_argument(
+        "--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="NAME"
+    )
+    parser.add_argument("--seeds", type=int, default=len(SEEDS), help="how many (3)")
+    parser.add_argument("--workers", type=int, default=2, help="cells at a time (2)")
+    parser.add_argument("--retry", action="store_true", help="run cells that failed again")
+    parser.add_argument("--fresh", action="store_true", help="forget earlier results first")
+    parser.add_argument("--results", type=Path, help="folder of the cells' JSON files")
+    args = parser.parse_args()
+    if args.quick:
+        if args.experiment not in ("table1", "table2"):
+            parser.error("--quick goes with table1 or table2")
+        args.seeds, args.data = 1, args.data or ["yeast", "scene"]
+    if args.fresh and args.results is None and not args.quick:
+        parser.error("--fresh would delete the stored results; name a folder with --results")
+    args.seeds = tuple(range(args.seeds))
+    args.results = args.results or (QUICK if args.quick else RESULTS)
+    return args
