@@ -41,6 +41,19 @@ ABLATIONS: dict[str, dict[str, Any]] = {  # part left out -> settings on top of 
     "likelihood_only": {"lambda_rank": 0.0, "lambda_entropy": 0.0, "lambda_ce": 1.0},
 }
 
+DEFAULT_ABLATIONS: dict[str, dict[str, Any]] = {  # the same on top of the default, bibtex
+    "default": {},
+    "narrow": {
+        "hidden": [256, 256],
+        "hidden_labels": [256],
+        "hidden_decoder": [256],
+        "dropout_inputs": 0.0,
+        "dropout_decoder": 0.0,
+    },
+    "default_no_ranking": {"lambda_rank": 0.0},
+    "one_member": {"n_members": 1},
+}
+
 _BARE = {"dropout": 0.0, "max_epochs": 100, "patience": None}
 _TO_THE_END = {"dropout": 0.0, "max_epochs": 200, "validation_fraction": 0.0}
 EXPLANATIONS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
@@ -107,6 +120,10 @@ def ablation_cells(seeds: Iterable[int]) -> list[Cell]:
         for data in ABLATION_DATA
         for variant in ABLATIONS
         for seed in seeds
+    ] + [
+        Cell("ablation", "bibtex", "mpvae", seed, v)
+        for v in DEFAULT_ABLATIONS
+        for seed in seeds
     ]
 
 
@@ -147,6 +164,9 @@ def without_running(cell: Cell, results: Path) -> dict[str, Any] | None:
         if first["cpu_seconds"] > SEARCH_BELOW:
             took = first["cpu_seconds"]
             return {"reason": f"not tried: the first setting took {took:.0f} s"}
+    if cell.experiment == "ablation" and cell.variant == "default":
+        found = _need(Cell("tables", cell.data, cell.method, cell.seed), results)
+        return {k: v for k, v in found.items() if k not in Cell.__dataclass_fields__}
     if cell.experiment == "tables":
         option = chosen_option(cell.data, cell.method, results)
         if option is not None and cell.seed == 0:
@@ -177,7 +197,7 @@ def chosen_option(data: str, method: str, results: Path) -> int | None:
 def settings(cell: Cell, results: Path) -> dict[str, Any]:
     """Settings the cell is run with, on top of the method's defaults."""
     if cell.experiment == "ablation":
-        return ABLATIONS[cell.variant]
+        return (ABLATIONS | DEFAULT_ABLATIONS)[cell.variant]
     if cell.experiment == "explain":
         return EXPLANATIONS[cell.data, cell.method][cell.variant]
     if cell.experiment == "search":

@@ -57,7 +57,16 @@ ABLATION = """
 One network of `preset="paper"` with one thing changed; thresholds from validation rows.
 """
 
+DEFAULT_ABLATION = """
+`MPVAEClassifier()` as it is for many labels and many features, with one thing changed. The
+choices were made by the last column, out-of-fold predictions for training rows.
+"""
+
 ABLATIONS = {
+    "default": "**the default**",
+    "narrow": "256 units a layer, no dropout of inputs and in the decoder",
+    "default_no_ranking": "no ranking term",
+    "one_member": "one network",
     "paper": "**the paper's model** (beta 1.1, 100 draws)",
     "no_covariance": "no covariance (B = 0)",
     "no_label_branch": "no label branch",
