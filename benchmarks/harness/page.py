@@ -10,9 +10,9 @@ from harness.datasets import ROOT, SOURCES, split
 from harness.experiments import (
     ABLATION_DATA,
     ABLATIONS,
-    DEFAULT_ABLATIONS,
     COVARIANCE_DATA,
     COVARIANCE_METHODS,
+    DEFAULT_ABLATIONS,
     SEARCH_BELOW,
     SEEDS,
 )
