@@ -569,3 +569,17 @@ def test_ctrl_c_in_a_real_shell_saves_the_best_model_so_far(place, tmp_path):
     assert loaded.n_epochs_ >= 3
     assert len(loaded.networks_) == 1
     assert succeeds("predict", tmp_path / "m", place.csv).count("\n") == 61
+
+
+def test_benchmark_hands_everything_to_the_experiments(capfd):
+    assert run("benchmark", "--help").exit_code == 0
+    assert "table1" in capfd.readouterr().out
+    assert run("benchmark", "table9").exit_code == 2
+    assert "table9" in capfd.readouterr().err
+
+
+def test_benchmark_says_where_the_experiments_are_when_they_are_not_installed(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setattr(cli, "EXPERIMENTS", tmp_path / "paper.py")
+    assert "clone the project" in fails("benchmark", "table1")

@@ -34,6 +34,8 @@ from mpvae.terminal import (
     write_frame,
 )
 
+EXPERIMENTS = Path(__file__).parents[2] / "benchmarks" / "paper.py"
+
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -399,13 +401,12 @@ def benchmark(context: typer.Context) -> None:
     The experiments are part of the source tree, not of the installed package; everything
     behind `benchmark` goes to benchmarks/paper.py, so `mpvae benchmark --help` is its help.
     """
-    script = Path(__file__).parents[2] / "benchmarks" / "paper.py"
-    if not script.is_file():
+    if not EXPERIMENTS.is_file():
         raise MPVAEError(
             "the experiments are not part of the installed package; clone the project, "
             "`pip install -e .[bench]` there, and run this again"
         )
-    raise typer.Exit(subprocess.call([sys.executable, str(script), *context.args]))
+    raise typer.Exit(subprocess.call([sys.executable, str(EXPERIMENTS), *context.args]))
 
 
 def _interrupt_once(_number: int, _frame: object) -> None:
