@@ -31,6 +31,7 @@ from mpvae.metrics import DECISION_METRICS, SCORE_METRICS, precision_at_k
 
 RESULTS = Path(__file__).parents[1] / "results" / "paper"
 MAX_SECONDS, MAX_GB = 20 * 60, 8.0
+_COMMIT = "MPVAE_BENCHMARK_COMMIT"
 _PACKAGES = ("mpvae", "torch", "numpy", "scipy", "scikit-learn", "numba", "xgboost-cpu")
 
 
@@ -92,7 +93,13 @@ def scores(
 
 def provenance() -> dict[str, Any]:
     """Versions, machine and git hash; part of every cell."""
-    return {"versions": _versions(), "python": platform.python_version(), "git": _git_hash()}
+    commit = os.environ.get(_COMMIT) or git_hash()
+    return {"versions": _versions(), "python": platform.python_version(), "git": commit}
+
+
+def pin_git_hash() -> None:
+    """Let cells started from here on name the commit of now, whose code they have loaded."""
+    os.environ[_COMMIT] = git_hash()
 
 
 def peak_gb() -> float:
@@ -129,7 +136,7 @@ def _versions() -> dict[str, str]:
 
 
 @cache
-def _git_hash() -> str:
+def git_hash() -> str:
     """Commit of the project; "+" behind it where tracked source files differ from it."""
     root = Path(__file__).parents[2]
 

@@ -65,7 +65,8 @@ def _cells(name: str, args: argparse.Namespace) -> list[Cell]:
         return experiments.covariance_cells(args.seeds)
     if name == "explain":
         return experiments.explanation_cells()
-    return experiments.ablation_cells(args.seeds)
+    before = experiments.table_cells(["bibtex"], ["mpvae"], args.seeds)
+    return before + experiments.ablation_cells(args.seeds)
 
 
 def _show(name: str, args: argparse.Namespace) -> None:

@@ -7,6 +7,7 @@ kept in ``benchmarks/splits`` (part of each row: 0 train, 1 validation, 2 test),
 method and every later run sees the same rows.
 """
 
+import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -84,6 +85,8 @@ def load(name: str, seed: int = 0, *, noise: float = 0.0) -> Parts:
     """
     table = read(name)
     part = split(name, seed)
+    if len(part) != len(table):
+        raise ValueError(f"{name} has {len(table)} rows, its stored split {len(part)}")
     found = []
     for code in range(3):
         rows = table.rows(np.flatnonzero(part == code))
@@ -115,7 +118,9 @@ def split(name: str, seed: int = 0) -> np.ndarray:
         for code, index in enumerate(stratified_split(Y, shares, seed=seed).values()):
             part[index] = code
     SPLITS.mkdir(exist_ok=True)
-    np.savez_compressed(file, part=part)
+    temporary = file.with_suffix(f".{os.getpid()}.npz")
+    np.savez_compressed(temporary, part=part)
+    temporary.replace(file)
     return part
 
 

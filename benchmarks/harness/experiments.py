@@ -85,7 +85,7 @@ def table_cells(
     for name in data:
         for method in methods:
             cells += search_cells(name, method)
-            cells += [Cell("tables", name, method, s) for s in _seeds(name, method, seeds)]
+            cells += [Cell("tables", name, method, s) for s in seeds_of(name, method, seeds)]
     return cells
 
 
@@ -109,7 +109,7 @@ def noise_cells(methods: Iterable[str], seeds: Iterable[int]) -> list[Cell]:
         for level in NOISE_LEVELS
         for method in NOISE_METHODS
         if method in methods
-        for seed in _seeds(data, method, seeds)
+        for seed in seeds_of(data, method, seeds)
     ]
 
 
@@ -160,7 +160,7 @@ def without_running(cell: Cell, results: Path) -> dict[str, Any] | None:
     if cell.experiment == "search" and cell.variant != "0":
         first = _need(Cell("search", cell.data, cell.method, 0, "0"), results)
         if "reason" in first:
-            return {"reason": f"not tried: {first['reason']}"}
+            return _same_reason(first, "not tried: ")
         if first["cpu_seconds"] > SEARCH_BELOW:
             took = first["cpu_seconds"]
             return {"reason": f"not tried: the first setting took {took:.0f} s"}
@@ -180,8 +180,13 @@ def without_running(cell: Cell, results: Path) -> dict[str, Any] | None:
     if leader is not None:
         first = _need(leader, results)
         if "reason" in first:
-            return {"reason": first["reason"]}
+            return _same_reason(first)
     return None
+
+
+def _same_reason(first: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The reason of another cell; what failed there is to be tried again here too."""
+    return {"reason": prefix + first["reason"], "error": first.get("error", False)}
 
 
 def chosen_option(data: str, method: str, results: Path) -> int | None:
@@ -244,11 +249,21 @@ def _score(cell: Cell, given: dict[str, Any]) -> dict[str, Any]:
     predicting = watch.seconds()
     P_validation = probabilities(model, parts.validation.X)
     return {
+        "parameters": _parameters(model),
         "seconds": seconds,
         "cpu_seconds": cpu_seconds,
         "seconds_to_predict": predicting,
         **scores(model, P, parts, P_validation, own=method.own_thresholds),
     }
+
+
+def _parameters(model: Any) -> dict[str, Any]:
+    """Parameters the estimator was made with, those of its size-dependent settings included."""
+    estimator = getattr(model, "estimator", model)
+    if not hasattr(estimator, "get_params"):
+        return {}
+    plain = (bool, int, float, str, type(None))
+    return {k: v for k, v in estimator.get_params().items() if isinstance(v, plain)}
 
 
 def _covariance(cell: Cell, given: dict[str, Any]) -> dict[str, Any]:
@@ -318,7 +333,7 @@ def _as_correlation(covariance: np.ndarray) -> np.ndarray:
     return covariance / np.outer(sd, sd)
 
 
-def _seeds(data: str, method: str, seeds: Iterable[int]) -> tuple[int, ...]:
+def seeds_of(data: str, method: str, seeds: Iterable[int]) -> tuple[int, ...]:
     """A method without randomness runs once on rows that are always the same."""
     seeds = tuple(seeds)
     return seeds[:1] if SOURCES[data].official and not METHODS[method].random else seeds
@@ -329,7 +344,3 @@ def _need(cell: Cell, results: Path) -> dict[str, Any]:
     if content is None:
         raise Waiting(cell)
     return content
-
-
-def all_data() -> tuple[str, ...]:
-    return tuple(SOURCES)

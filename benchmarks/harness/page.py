@@ -121,7 +121,8 @@ def _short(found: Summary, metric: str) -> str:
         return "-"
     digits = 4 if metric == "hamming" else 3
     text = f"{mean:.{digits}f}"[1:]
-    return text + (f" ± {sd:.{digits}f}".replace("0.", ".") if sd is not None else "")
+    spread = f" ± {sd:.{digits}f}".replace("0.", ".") if sd is not None else ""
+    return text + spread + (f" ({len(found.runs)})" if found.lacking else "")
 
 
 def _best(tables: dict[tuple[str, str], Summary], data: str, metric: str) -> set[str]:

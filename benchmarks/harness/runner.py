@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from harness import experiments
-from harness.cells import MAX_GB, MAX_SECONDS, Cell, provenance
+from harness.cells import MAX_GB, MAX_SECONDS, Cell, pin_git_hash, provenance
 from harness.experiments import Waiting
 
 _PAUSE = 0.1  # seconds between looks at the running cells
@@ -25,11 +25,12 @@ def run_all(cells: list[Cell], results: Path, *, workers: int, retry: bool = Fal
     if retry:
         for cell in cells:
             content = cell.read(results)
-            if content is not None and content.get("error"):
+            if content is not None and content.get("error"):  # with all that copied it
                 cell.file(results).unlink()
     left = [cell for cell in dict.fromkeys(cells) if not cell.file(results).exists()]
     if not left:
         return
+    pin_git_hash()
     os.environ["OMP_NUM_THREADS"] = "1"  # a core per cell; more threads would fight for them
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["harness.experiments"])
@@ -51,6 +52,8 @@ def run_all(cells: list[Cell], results: Path, *, workers: int, retry: bool = Fal
                 while len(running) < workers and (cell := _next(left, results)) is not None:
                     left.remove(cell)
                     running[cell] = _Job(cell, results, context)
+                if left and not running:
+                    raise RuntimeError(f"{left[0]} waits for a cell that is not to be run")
                 bar.update(
                     task,
                     completed=bar.tasks[0].total - len(left) - len(running),

@@ -9,7 +9,7 @@ from typing import Any
 from harness import datasets
 from harness.cells import Cell
 from harness.datasets import SOURCES
-from harness.experiments import SEEDS
+from harness.experiments import SEEDS, seeds_of
 from harness.methods import METHODS
 
 METRICS = {
@@ -26,6 +26,7 @@ class Summary:
 
     runs: list[dict[str, Any]]
     reason: str | None  # why there are none
+    lacking: bool  # whether seeds are still to be run
 
     def values(self, metric: str, protocol: str = "validation") -> list[float]:
         return [run["scores"][protocol][metric] for run in self.runs]
@@ -47,7 +48,8 @@ class Summary:
         mean, sd = self.mean(metric, protocol), self.sd(metric, protocol)
         if mean is None:
             return "-"
-        return f"{mean:.4f}" + (f" ± {sd:.4f}" if sd is not None else "")
+        spread = f" ± {sd:.4f}" if sd is not None else ""
+        return f"{mean:.4f}{spread}" + (f" ({len(self.runs)})" if self.lacking else "")
 
 
 def summary(
@@ -58,11 +60,15 @@ def summary(
     variant: str = "",
     seeds: Iterable[int] = SEEDS,
 ) -> Summary:
+    seeds = tuple(seeds)
     cells = [Cell(experiment, data, method, seed, variant) for seed in seeds]
+    if data in SOURCES and experiment in ("tables", "noise"):
+        cells = [cell for cell in cells if cell.seed in seeds_of(data, method, seeds)]
     found = [content for cell in cells if (content := cell.read(results)) is not None]
     runs = [content for content in found if "reason" not in content]
     reasons = [content["reason"] for content in found if "reason" in content]
-    return Summary(runs, reasons[0] if reasons else ("not run" if not runs else None))
+    reason = reasons[0] if reasons else ("not run" if not runs else None)
+    return Summary(runs, reason, lacking=bool(runs) and len(found) < len(cells))
 
 
 def published(metric: str, data: str, method: str) -> float | None:

@@ -16,8 +16,9 @@ files in `benchmarks/results/paper`; `mpvae benchmark all` makes those.
 """
 
 PROTOCOL = """
-{seeds} seeds; mean ± standard deviation. A method without randomness (MLKNN, the support vector
-machine, logistic regression) runs once. Settings come from a search on validation rows: each
+{seeds} seeds; mean ± standard deviation; where fewer have run, their number stands in brackets.
+A method without randomness (MLKNN, MLARAM, the support vector machine, logistic regression) runs
+once where the split is official. Settings come from a search on validation rows: each
 method's grid is in `benchmarks/harness/methods.py`, and is tried beyond its first entry where
 that took less than {search} s. One cell may take {minutes} minutes on one core and {gb} GB;
 where that is not enough the table has a dash and the reason stands below it.
@@ -27,7 +28,10 @@ ROWS = """
 Every method learns from the training rows; validation rows serve its early stopping (where it
 has any) and the choice of one threshold per metric among the paper's 27. **MPVAE (default)** is
 `MPVAEClassifier()` as users get it: it sees the same training and validation rows as one table,
-trains its networks on folds of it and takes its thresholds from out-of-fold predictions.
+trains its networks on folds of it and takes its thresholds from out-of-fold predictions: the
+best of all values, and for macro-F1 one per label, where the others have one of 27; the column
+*on test* below has one of 27 for every method. Its settings for many labels were found on
+training rows of bibtex.
 **MPVAE (paper's settings)** is one network of `preset="paper"`, treated as every rival is. No
 method sees a test row.
 """
@@ -99,8 +103,8 @@ DIFFERENCES = """
 - **DMVP** predicts by the closed form of its marginals, not by sampling; **C2AE**'s
   pairwise loss is a mean over rows, not a sum; **LaMP** reads the features through the
   shared 512/256 network into a few nodes instead of word embeddings of tokens, which are an
-  option; **SLEEC**'s regressor is the better of its own paper's linear one and the network,
-  chosen on validation rows.
+  option; **SLEEC**'s regressor is the linear one of its own paper, or the network where
+  the search found it better.
 - **Features** are standardised, or, where sparse, brought to rows of equal length, for all
   neural methods alike; MLKNN and MLARAM see them as their papers do.
 - **Metrics** follow the authors' code: rows where truth and prediction are both empty do

@@ -243,8 +243,8 @@ def _epochs_for(n_rows: int, batch_size: int) -> int:
 def _default(shape: DataShape) -> dict[str, Any]:
     if shape.n_labels < 100 or shape.n_features < 100:
         return _plain_default(shape)
-    # Many labels of many features, as tags of texts: out-of-fold scores on bibtex and
-    # delicious rose with width, dropout everywhere and a ranking term (docs/choices.md).
+    # Many labels of many features, as tags of texts: out-of-fold scores on bibtex rose with
+    # width, dropout everywhere and a ranking term (docs/choices.md).
     return _plain_default(shape) | {
         "hidden": (512,),
         "hidden_labels": (256,),

@@ -43,14 +43,14 @@ class FeatureMap:
         return len(self.numeric) + len(self.marked) + sum(map(len, self.levels.values()))
 
     @property
-    def _fitted_sparse(self) -> bool:
+    def fitted_sparse(self) -> bool:
         """Whether scaling alone maps a row, so that zeros stay zeros."""
         return not (self.mean.any() or len(self.marked) or self.levels)
 
     def apply(self, X: Matrix | pd.DataFrame) -> Matrix:
         """Features of shape (n, n_outputs), float32; sparse in, sparse out."""
         if sp.issparse(X):
-            if not self._fitted_sparse:
+            if not self.fitted_sparse:
                 return self.apply(
                     sp.csr_array(X).toarray()
                 )  # as wide as the rows it was fitted on

@@ -176,8 +176,11 @@ def _check_features(features: FeatureMap, n_features: int) -> None:
         raise ValueError("means and scales do not fit the features")
     if not (np.isfinite(mean).all() and np.isfinite(scale).all() and (scale > 0).all()):
         raise ValueError("means or scales are not valid numbers")
-    if features.row_length is not None and not 0 < features.row_length < np.inf:
-        raise ValueError("row_length is not a length")
+    length = features.row_length
+    if length is not None and not (
+        isinstance(length, float) and 0 < length < 1e6 and features.fitted_sparse
+    ):
+        raise ValueError("row_length is not a length of sparse rows")
     if len(marked) and not 0 <= marked.min() <= marked.max() < n:
         raise ValueError("marked columns are out of range")
 

@@ -1,6 +1,7 @@
 """What the rivals share: checks of tables as in `mpvae.MPVAEClassifier`, and `predict`."""
 
 from dataclasses import replace
+from numbers import Integral
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -89,6 +90,11 @@ class Baseline(MultiLabelClassifier):
             return sp.csr_array(raw.multiply(1 / self.span_)).astype(np.float32)
         dense = raw.toarray() if sp.issparse(raw) else raw
         return ((dense - self.low_) / self.span_).astype(np.float32)
+
+
+def is_integer(value: object) -> bool:
+    """Whether it is a whole number of Python's or NumPy's, and no flag."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def require(name: str, value: Any, ok: bool, rule: str) -> None:

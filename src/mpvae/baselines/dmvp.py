@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from mpvae import losses, probit
-from mpvae.baselines.base import require
+from mpvae.baselines.base import is_integer, require
 from mpvae.baselines.neural import NeuralBaseline, label_bias
 from mpvae.losses import TermWeights
 from mpvae.networks import mlp
@@ -97,9 +97,9 @@ class DMVP(NeuralBaseline):
 
     def _check(self) -> None:
         K, S = self.n_factors, self.n_draws
-        ok = K is None or (isinstance(K, int) and K >= 0)
+        ok = K is None or (is_integer(K) and K >= 0)
         require("n_factors", K, ok, "None or an integer >= 0")
-        ok = isinstance(S, int) and S >= 2 and S % 2 == 0
+        ok = is_integer(S) and S >= 2 and S % 2 == 0
         require("n_draws", S, ok, "an even integer >= 2")
 
     def _network(self, rows: Rows) -> "DMVPNetwork":

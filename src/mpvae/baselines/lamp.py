@@ -5,7 +5,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import scipy.sparse as sp
 
-from mpvae.baselines.base import require
+from mpvae.baselines.base import is_integer, require
 from mpvae.baselines.lamp_network import (
     LaMPNetwork,
     TokenNodes,
@@ -68,9 +68,10 @@ class LaMP(NeuralBaseline):
 
     Notes
     -----
-    Three things differ from the authors' code beside the sizes: the vector that reads a label
+    Four things differ from the authors' code beside the sizes: the vector that reads a label
     off is not its first embedding; it has a bias, which begins at the log-odds of the
-    label's frequency; and attention weights are not dropped out, only messages.
+    label's frequency; attention weights are not dropped out, only messages; and layer norms
+    stand before attention and feed-forward layers, not behind the sums.
 
     References
     ----------
@@ -126,7 +127,7 @@ class LaMP(NeuralBaseline):
     def _check(self) -> None:
         for name in ("n_dims", "n_heads", "n_layers", "min_cooccurrence", "n_nodes"):
             value = getattr(self, name)
-            require(name, value, isinstance(value, int) and value >= 1, "an integer >= 1")
+            require(name, value, is_integer(value) and value >= 1, "an integer >= 1")
         heads = f"a multiple of n_heads={self.n_heads}"
         require("n_dims", self.n_dims, self.n_dims % self.n_heads == 0, heads)
         for name, known in (("label_graph", get_args(Graph)), ("inputs", get_args(Inputs))):

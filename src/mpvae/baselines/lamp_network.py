@@ -67,7 +67,6 @@ class LaMPNetwork(nn.Module):
         super().__init__()
         n_labels = len(prevalence)
         self.features = features
-        # Small beside the messages: the norm would drown what a label hears of many tokens.
         self.labels = nn.Parameter(0.1 * torch.randn(n_labels, n_dims))
         self.from_features = nn.ModuleList(
             Messages(n_dims, n_heads, dropout) for _ in range(n_layers)
@@ -129,8 +128,12 @@ class Messages(nn.Module):
 
         \alpha_{ij} &= \operatorname{softmax}_j\bigl((W^q u_i)^\top W^k v_j
             / \sqrt{d / H}\bigr), \quad j \text{ heard by } i \\
-        u'_i &= \operatorname{norm}\bigl(u_i + W^o \textstyle\sum_j \alpha_{ij} W^v v_j\bigr)\\
-        u''_i &= \operatorname{norm}(u'_i + \operatorname{ff}(u'_i)).
+        u'_i &= u_i + W^o \textstyle\sum_j \alpha_{ij} W^v v_j \\
+        u''_i &= u'_i + \operatorname{ff}(\operatorname{norm}(u'_i)),
+
+    where the attention reads receivers, and senders that are labels, after a layer norm. The
+    authors have the norms behind the sums instead; there, a label's own embedding drowns what
+    it hears in the first epochs.
     """
 
     def __init__(self, n_dims: int, n_heads: int, dropout: float) -> None:
@@ -144,6 +147,9 @@ class Messages(nn.Module):
         self.feed_forward = mlp(n_dims, (2 * n_dims,), n_dims, 0.0)
         self.feed_forward_norm = nn.LayerNorm(n_dims)
         self.dropout = nn.Dropout(dropout)
+        for weight in self.parameters():
+            if weight.ndim == 2:
+                nn.init.xavier_uniform_(weight)
 
     def forward(self, u: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         """Receivers after they have heard the senders.
@@ -157,8 +163,10 @@ class Messages(nn.Module):
         mask : bool Tensor that broadcasts to (N, H, L, S), optional
             Who hears whom.
         """
-        u = self.norm(u + self.dropout(self.attend(u, v, mask)))  # (N, L, d)
-        heard: Tensor = self.feed_forward_norm(u + self.dropout(self.feed_forward(u)))
+        receivers = self.norm(u)
+        senders = receivers if v is u else v
+        u = u + self.dropout(self.attend(receivers, senders, mask))  # (N, L, d)
+        heard: Tensor = u + self.dropout(self.feed_forward(self.feed_forward_norm(u)))
         return heard
 
     def attend(self, u: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
@@ -191,6 +199,9 @@ class VectorNodes(nn.Module):
         super().__init__()
         self.n_nodes = n_nodes
         self.net = mlp(n_features, hidden, n_nodes * n_dims, dropout)
+        for layer in self.net:
+            if isinstance(layer, nn.Linear):
+                nn.init.kaiming_normal_(layer.weight)  # so that labels hear it from the start
 
     def forward(self, x: Tensor) -> Nodes:
         """Nodes of rows x (N, D)."""

@@ -28,7 +28,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from mpvae.baselines.base import Baseline, Scaling, require
+from mpvae.baselines.base import Baseline, Scaling, is_integer, require
 from mpvae.features import Matrix
 
 Decision = Literal["half", "drop"]
@@ -105,7 +105,7 @@ class MLARAM(Baseline):
             value = getattr(self, name)
             require(name, value, 0 <= value <= 1, "in [0, 1]")
         k = self.n_clusters
-        ok = k is None or (isinstance(k, int | np.integer) and bool(k >= 1))
+        ok = k is None or (is_integer(k) and bool(k >= 1))
         require("n_clusters", k, ok, "None or an integer >= 1")
         known = get_args(Decision)
         require("decision", self.decision, self.decision in known, f"one of {known}")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from torch import Tensor, nn
 
-from mpvae.baselines.base import Baseline, require
+from mpvae.baselines.base import Baseline, is_integer, require
 from mpvae.config import Metric, Schedule
 from mpvae.data import stratified_split
 from mpvae.errors import DataError
@@ -173,10 +173,10 @@ class NeuralBaseline(Baseline):
     def _check_options(self) -> None:
         for name in ("batch_size", "max_epochs"):
             value = getattr(self, name)
-            require(name, value, isinstance(value, int) and value >= 1, "an integer >= 1")
+            require(name, value, is_integer(value) and value >= 1, "an integer >= 1")
         hidden = self.hidden
         is_widths = isinstance(hidden, list | tuple) and len(hidden) > 0
-        ok = is_widths and all(isinstance(w, int) and w >= 1 for w in hidden)
+        ok = is_widths and all(is_integer(w) and w >= 1 for w in hidden)
         require("hidden", hidden, ok, "a sequence of layer widths, as (512, 256)")
         require("lr", self.lr, self.lr > 0, "above 0")
         require("weight_decay", self.weight_decay, self.weight_decay >= 0, "at least 0")

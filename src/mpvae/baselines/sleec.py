@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mpvae.baselines import sleec_maths as maths
-from mpvae.baselines.base import Baseline, require
+from mpvae.baselines.base import Baseline, is_integer, require
 from mpvae.baselines.neural import LoopOptions, predict_in_pieces
 from mpvae.features import Matrix
 from mpvae.loop import device_named, fit_network, seeded
@@ -122,14 +122,14 @@ class SLEEC(Baseline):
             "max_epochs",
         ):
             value = getattr(self, name)
-            require(name, value, isinstance(value, int) and value >= 1, "an integer >= 1")
+            require(name, value, is_integer(value) and value >= 1, "an integer >= 1")
         known = ("linear", "neural")
         require("regressor", self.regressor, self.regressor in known, "'linear' or 'neural'")
         require("l1", self.l1, self.l1 >= 0, "at least 0")
         require("l2", self.l2, self.l2 > 0, "above 0")
         hidden = self.hidden
         is_widths = isinstance(hidden, list | tuple) and len(hidden) > 0
-        ok = is_widths and all(isinstance(w, int) and w >= 1 for w in hidden)
+        ok = is_widths and all(is_integer(w) and w >= 1 for w in hidden)
         require("hidden", hidden, ok, "a sequence of layer widths, as (512, 256)")
         require("dropout", self.dropout, 0 <= self.dropout < 1, "in [0, 1)")
         require("lr", self.lr, self.lr > 0, "above 0")
@@ -137,14 +137,11 @@ class SLEEC(Baseline):
         device_named(self.device)
 
     def _seen(self, Z: Matrix, *, reset: bool) -> Matrix:
-        if not sp.issparse(Z):
+        length = self.features_.row_length
+        if length is None:
             return Z
-        if reset:
-            largest = abs(Z).max(axis=0).toarray().ravel()
-            self.largest_ = np.where(largest > 0, largest, 1)
-        rows = maths.unit_rows(sp.csr_array(Z.multiply(1 / self.largest_)))
         # Mean square of an entry 1, as in standardised columns
-        return (rows * np.sqrt(Z.shape[1])).astype(np.float32)
+        return (Z * (np.sqrt(Z.shape[1]) / length)).astype(np.float32)
 
     def _learn(self, X: Matrix, Y: NDArray[np.float64], seed: int) -> None:
         self.training_labels_ = sp.csr_array(Y)
