@@ -72,6 +72,8 @@ def precision(results: Path):
 
 def noise(results: Path):
     """Micro-F1 against the share of flipped labels, with one standard deviation."""
+    if not (results / "noise").is_dir():
+        return None
     figure, axes = plt.subplots(1, len(NOISE_DATA), figsize=(9, 3.6))
     levels = [0.0, *map(float, NOISE_LEVELS)]
     for axis, data in zip(axes, NOISE_DATA, strict=True):

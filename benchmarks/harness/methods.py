@@ -145,7 +145,9 @@ class KernelMachine:
         self.gamma = 1 / (X.shape[1] * max(spread, 1e-12))  # scikit-learn's "scale"
         self.machines: list[Any] = []
         if n * L > self.MOST or n > 10_000:
-            self.map = Nystroem(gamma=self.gamma, n_components=500, random_state=self.seed)
+            self.map = Nystroem(
+                gamma=self.gamma, n_components=min(500, n), random_state=self.seed
+            )
             Z = self.map.fit_transform(X)
             for y in Y.T:
                 model = ConstantOr(LogisticRegression(C=self.C, max_iter=50))

@@ -17,8 +17,8 @@ files in `benchmarks/results/paper`; `mpvae benchmark all` makes those.
 
 PROTOCOL = """
 {seeds} seeds; mean ± standard deviation; where fewer have run, their number stands in brackets.
-A method without randomness (MLKNN, MLARAM, the support vector machine, logistic regression) runs
-once where the split is official. Settings come from a search on validation rows: each
+A method without randomness (MLKNN, MLARAM, the support vector machine, logistic regression)
+runs once where the split is official. Settings come from a search on validation rows: each
 method's grid is in `benchmarks/harness/methods.py`, and is tried beyond its first entry where
 that took less than {search} s. One cell may take {minutes} minutes on one core and {gb} GB;
 where that is not enough the table has a dash and the reason stands below it.
