@@ -139,7 +139,7 @@ def covariance(results: Path):
 def _style(i: int, method: str) -> dict:
     ours = method == "mpvae"
     return {
-        "color": COLOURS[i % len(COLOURS)],
+        "color": "#777777" if METHODS[method].kind == "peer" else COLOURS[i % len(COLOURS)],
         "marker": MARKERS[i % len(MARKERS)],
         "markersize": 5 if ours else 4,
         "linewidth": 2.2 if ours else 1.1,
