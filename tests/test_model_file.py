@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load as parse_tensors
@@ -548,6 +549,7 @@ def test_an_entry_that_makes_no_sense_is_refused(copied, key, value):
         ("n_features_in", -1),
         ("n_features_in", 4.0),
         ("n_features_in", True),
+        *[("row_length", value) for value in (0.0, -1.0, True, "10", 1e300, 10**400, 10.0)],
         ("multilabel", 1),
         ("multilabel", False),
         ("thresholds", []),
@@ -621,3 +623,16 @@ def test_any_edit_of_the_json_is_refused_or_leaves_a_model_that_works(saved, dat
     finally:
         path.write_bytes(content)
         (saved / MANIFEST).write_bytes(manifest)
+
+
+def test_a_model_of_sparse_rows_comes_back_and_its_row_length_is_checked(tmp_path):
+    X = sp.csr_array((np.random.default_rng(0).random((40, 5)) < 0.4).astype(float))
+    Y = (X.toarray()[:, :2] > 0).astype(int)
+    fitted = tiny().fit(X, Y)
+    fitted.save(tmp_path / "model")
+    again = load_model(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict_proba(X), fitted.predict_proba(X))
+    description, _ = parts(tmp_path / "model")
+    for value in (0.0, True, 10**400):
+        rewrite(tmp_path / "model", description | {"row_length": value})
+        refused(tmp_path / "model")

@@ -252,3 +252,15 @@ def test_rows_without_labels_are_neighbours_of_each_other():
 def test_a_parameter_that_makes_no_sense_is_named(parameter, value):
     with pytest.raises(ConfigError, match=parameter):
         SLEEC(**{parameter: value}).fit([[0.0], [1.0]], [[0, 1], [1, 0]])
+
+
+def test_dense_rows_get_the_answer_of_the_same_sparse_rows_and_long_indices_are_taken():
+    rng = np.random.default_rng(0)
+    X = sp.csr_array((rng.random((80, 12)) < 0.3).astype(np.float64))
+    X.indices, X.indptr = X.indices.astype(np.int64), X.indptr.astype(np.int64)
+    Y = np.column_stack([X.toarray()[:, :3].sum(1) > k for k in range(3)]).astype(int)
+    model = SLEEC(random_state=0).fit(X, Y)
+    # One scaling, so equal but for the order of float32 sums.
+    np.testing.assert_allclose(
+        model.predict_proba(X.toarray()), model.predict_proba(X), atol=1e-4
+    )

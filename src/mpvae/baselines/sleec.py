@@ -141,7 +141,11 @@ class SLEEC(Baseline):
         if length is None:
             return Z
         # Mean square of an entry 1, as in standardised columns
-        return (Z * (np.sqrt(Z.shape[1]) / length)).astype(np.float32)
+        scaled = (Z * (np.sqrt(Z.shape[1]) / length)).astype(np.float32)
+        if sp.issparse(scaled):  # k-means takes no longer indices
+            scaled.indices = scaled.indices.astype(np.int32)
+            scaled.indptr = scaled.indptr.astype(np.int32)
+        return scaled
 
     def _learn(self, X: Matrix, Y: NDArray[np.float64], seed: int) -> None:
         self.training_labels_ = sp.csr_array(Y)
