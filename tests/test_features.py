@@ -73,7 +73,9 @@ def test_extreme_numbers_stay_finite(make):
 
 def test_a_sparse_matrix_stays_sparse_columns_up_to_one_and_rows_of_one_length():
     X = np.array([[3.0, 0, 0], [4.0, 2.0, 0], [0, 0, 0]])
-    Z = fit(sp.csr_array(X)).apply(sp.csr_array(X))
+    features = fit(sp.csr_array(X, dtype=np.float32))
+    assert features.scale.dtype == np.float64  # whatever the rows came as: it is saved so
+    Z = features.apply(sp.csr_array(X))
     assert sp.issparse(Z)
     assert Z.nnz == 3
     # Columns by their largest entry, (0.75, 0), (1, 1), (0, 0); then rows to ROW_LENGTH.

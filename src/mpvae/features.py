@@ -84,7 +84,7 @@ def fit_features(
     nothing = np.empty(0, np.int64)
     if sp.issparse(X):
         every = np.arange(X.shape[1])
-        largest = _safe_scale(abs(X).max(axis=0).toarray().ravel())
+        largest = _safe_scale(abs(X).max(axis=0).toarray().ravel().astype(np.float64))
         return FeatureMap(every, np.zeros(X.shape[1]), largest, nothing, {}, ROW_LENGTH)
     if isinstance(X, pd.DataFrame):
         is_number = [pd.api.types.is_numeric_dtype(dtype) for dtype in X.dtypes]
