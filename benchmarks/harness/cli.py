@@ -77,10 +77,12 @@ def _show(name: str, args: argparse.Namespace) -> None:
     for data in args.data or SOURCES:
         source = SOURCES[data]
         stands = "" if source.same else f" (stands in for {source.paper})"
-        table = Table(title=f"{data}{stands}", box=box.SIMPLE, title_justify="left")
+        table = Table(
+            title=f"{data}{stands}", box=box.SIMPLE, title_justify="left", pad_edge=False
+        )
         table.add_column("method", no_wrap=True)
         for metric in TABLES[name]:
-            table.add_column(f"{METRICS[metric]}\n(paper)", justify="right")
+            table.add_column(f"{METRICS[metric]}\n(paper)", justify="right", no_wrap=True)
         table.add_column("fit", justify="right")
         for method in args.methods:
             kind = "quick" if args.quick else "tables"
@@ -88,14 +90,14 @@ def _show(name: str, args: argparse.Namespace) -> None:
             row = [METHODS[method].title]
             for metric in TABLES[name]:
                 paper = published(metric, data, method)
-                row.append(found.text(metric) + (f" ({paper:.4f})" if paper else " " * 9))
+                shown = found.text(metric) + (f" ({paper:.4f})" if paper else " " * 8)
+                row.append(shown.replace("0.", "."))
             seconds = found.seconds()
-            row.append(f"{seconds:.1f} s" if seconds is not None else found.reason or "")
+            row.append(f"{seconds:.0f} s" if seconds is not None else found.reason or "")
             table.add_row(*row)
         console.print(table)
-    console.print(
-        "Thresholds chosen on validation rows; mean ± sd over seeds where there are several."
-    )
+    seeds = "one seed" if len(args.seeds) == 1 else "mean ± sd over seeds"
+    console.print(f"Thresholds from validation rows; {seeds}; fit in seconds of one core.")
 
 
 def _arguments() -> argparse.Namespace:
