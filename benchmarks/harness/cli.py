@@ -83,7 +83,7 @@ def _show(name: str, args: argparse.Namespace) -> None:
         table.add_column("method", no_wrap=True)
         for metric in TABLES[name]:
             table.add_column(f"{METRICS[metric]}\n(paper)", justify="right", no_wrap=True)
-        table.add_column("fit", justify="right")
+        table.add_column("fit\n(s)", justify="right")
         for method in args.methods:
             kind = "quick" if args.quick else "tables"
             found = summary(args.results, kind, data, method, seeds=args.seeds)
@@ -93,7 +93,7 @@ def _show(name: str, args: argparse.Namespace) -> None:
                 shown = found.text(metric) + (f" ({paper:.4f})" if paper else " " * 8)
                 row.append(shown.replace("0.", "."))
             seconds = found.seconds()
-            row.append(f"{seconds:.0f} s" if seconds is not None else found.reason or "")
+            row.append(f"{seconds:.0f}" if seconds is not None else found.reason or "")
             table.add_row(*row)
         console.print(table)
     seeds = "one seed" if len(args.seeds) == 1 else "mean ± sd over seeds"
