@@ -3,7 +3,7 @@ import pytest
 import scipy.sparse as sp
 
 from mpvae.baselines.mlknn import MLKNN
-from mpvae.errors import ConfigError
+from mpvae.errors import ConfigError, DataError
 
 # Four rows on a line; nearest others: 0 <-> 1 and 3 <-> 3.5.
 X = np.array([[0.0], [1.0], [3.0], [3.5]])
@@ -112,3 +112,10 @@ def test_labels_are_predicted_better_than_by_their_frequency():
 def test_a_senseless_parameter_is_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
         MLKNN(**settings).fit(X, Y)
+
+
+def test_numbers_whose_distances_overflow_are_refused():
+    features, labels = drawn(4, n=40)
+    features[0, 0] = 1e300
+    with pytest.raises(DataError, match=r"X holds 1e\+300.*scale or clip"):
+        MLKNN().fit(features, labels)

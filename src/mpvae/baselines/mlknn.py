@@ -23,11 +23,13 @@ from numpy.typing import NDArray
 from sklearn.neighbors import NearestNeighbors
 
 from mpvae.baselines.base import Baseline, Scaling, require, require_rows
+from mpvae.errors import DataError
 from mpvae.features import Matrix
 
 _CELLS = 2**24  # label counts held at once: bounds memory
 _ROWS = 64  # rows whose distances from all training rows are held at once
 _BLOCK = 64  # training rows of which at first only the nearest is looked at
+_LARGEST = 1e150  # its square, and the sum of as many as there are columns, is finite
 
 
 class MLKNN(Baseline):
@@ -75,6 +77,16 @@ class MLKNN(Baseline):
         require("k", self.k, _is_count(self.k), "an integer >= 1")
         positive = bool(np.isfinite(self.smoothing)) and self.smoothing > 0
         require("smoothing", self.smoothing, positive, "above 0")
+
+    def _seen(self, Z: Matrix, *, reset: bool) -> Matrix:
+        X = super()._seen(Z, reset=reset)
+        largest = float(abs(X).max())
+        if largest > _LARGEST:
+            raise DataError(
+                f"X holds {largest:.3g}, and distances between rows overflow beyond "
+                f"{_LARGEST:.0e}; scale or clip that column"
+            )
+        return X
 
     def _learn(self, X: Matrix, Y: NDArray[np.float64], seed: int) -> None:
         n, n_labels = Y.shape

@@ -171,23 +171,28 @@ class NeuralBaseline(Baseline):
         return show
 
     def _check_options(self) -> None:
-        for name in ("batch_size", "max_epochs"):
-            value = getattr(self, name)
-            require(name, value, is_integer(value) and value >= 1, "an integer >= 1")
-        hidden = self.hidden
-        is_widths = isinstance(hidden, list | tuple) and len(hidden) > 0
-        ok = is_widths and all(is_integer(w) and w >= 1 for w in hidden)
-        require("hidden", hidden, ok, "a sequence of layer widths, as (512, 256)")
-        require("lr", self.lr, self.lr > 0, "above 0")
-        require("weight_decay", self.weight_decay, self.weight_decay >= 0, "at least 0")
-        for name in ("dropout", "validation_fraction"):
-            value = getattr(self, name)
-            require(name, value, 0 <= value < 1, "in [0, 1)")
+        check_network_options(self)
+        fraction = self.validation_fraction
+        require("validation_fraction", fraction, 0 <= fraction < 1, "in [0, 1)")
         patience = self.patience
         require("patience", patience, patience is None or patience >= 1, "None or >= 1")
         known = ("log_loss", *get_args(Metric))
         require("monitor", self.monitor, self.monitor in known, f"one of {', '.join(known)}")
-        device_named(self.device)
+
+
+def check_network_options(estimator: Any) -> None:
+    """Raise a ConfigError unless layers and optimisation of a network make sense."""
+    for name in ("batch_size", "max_epochs"):
+        value = getattr(estimator, name)
+        require(name, value, is_integer(value) and value >= 1, "an integer >= 1")
+    hidden = estimator.hidden
+    is_widths = isinstance(hidden, list | tuple) and len(hidden) > 0
+    ok = is_widths and all(is_integer(w) and w >= 1 for w in hidden)
+    require("hidden", hidden, ok, "a sequence of layer widths, as (512, 256)")
+    require("lr", estimator.lr, estimator.lr > 0, "above 0")
+    require("weight_decay", estimator.weight_decay, estimator.weight_decay >= 0, "at least 0")
+    require("dropout", estimator.dropout, 0 <= estimator.dropout < 1, "in [0, 1)")
+    device_named(estimator.device)
 
 
 def predict_in_pieces(network: Any, X: Matrix) -> NDArray[np.float64]:

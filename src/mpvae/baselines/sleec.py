@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from mpvae.baselines import sleec_maths as maths
 from mpvae.baselines.base import Baseline, is_integer, require
-from mpvae.baselines.neural import LoopOptions, predict_in_pieces
+from mpvae.baselines.neural import LoopOptions, check_network_options, predict_in_pieces
 from mpvae.features import Matrix
 from mpvae.loop import device_named, fit_network, seeded
 from mpvae.networks import mlp
@@ -118,8 +118,6 @@ class SLEEC(Baseline):
             "n_learners",
             "cluster_size",
             "svp_steps",
-            "batch_size",
-            "max_epochs",
         ):
             value = getattr(self, name)
             require(name, value, is_integer(value) and value >= 1, "an integer >= 1")
@@ -127,14 +125,7 @@ class SLEEC(Baseline):
         require("regressor", self.regressor, self.regressor in known, "'linear' or 'neural'")
         require("l1", self.l1, self.l1 >= 0, "at least 0")
         require("l2", self.l2, self.l2 > 0, "above 0")
-        hidden = self.hidden
-        is_widths = isinstance(hidden, list | tuple) and len(hidden) > 0
-        ok = is_widths and all(is_integer(w) and w >= 1 for w in hidden)
-        require("hidden", hidden, ok, "a sequence of layer widths, as (512, 256)")
-        require("dropout", self.dropout, 0 <= self.dropout < 1, "in [0, 1)")
-        require("lr", self.lr, self.lr > 0, "above 0")
-        require("weight_decay", self.weight_decay, self.weight_decay >= 0, "at least 0")
-        device_named(self.device)
+        check_network_options(self)
 
     def _seen(self, Z: Matrix, *, reset: bool) -> Matrix:
         length = self.features_.row_length
