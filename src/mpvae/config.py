@@ -40,6 +40,10 @@ class Settings:
     label_branch: bool = _doc(
         "train the label encoder and its branch; False leaves both, and the KL term, out"
     )
+    hide_labels: float = _doc(
+        "share of rows, per step, with some labels hidden from the label encoder, which then "
+        "is told what is known; 0: never, as in the paper"
+    )
     dropout: float = _doc("share of hidden units dropped in the encoders while training")
     dropout_inputs: float = _doc("share of the features dropped while training")
     dropout_decoder: float = _doc("share of hidden units dropped in the decoder while training")
@@ -90,6 +94,7 @@ class Settings:
             self._require(name, 0 < getattr(self, name) < math.inf, "above 0")
         for name in ("dropout", "dropout_inputs", "dropout_decoder", "validation_fraction"):
             self._require(name, 0 <= getattr(self, name) < 1, "in [0, 1)")
+        self._require("hide_labels", 0 <= self.hide_labels <= 1, "in [0, 1]")
         self._require("latent_dim", self.latent_dim <= MAX_LATENT_DIM, f"<= {MAX_LATENT_DIM}")
         self._require("beta_power", self.beta_power in (1, 2), "1 or 2")
         self._require("probability_floor", 0 <= self.probability_floor < 0.1, "in [0, 0.1)")
@@ -265,6 +270,7 @@ def _plain_default(shape: DataShape) -> dict[str, Any]:
         "hidden_decoder": (256,),
         "shared_output": True,
         "label_branch": True,
+        "hide_labels": 0.5,
         "dropout": 0.5,
         "dropout_inputs": 0.0,
         "dropout_decoder": 0.0,
@@ -299,6 +305,7 @@ def _paper(shape: DataShape) -> dict[str, Any]:
         "hidden": (512, 256),
         "hidden_labels": (512, 256),
         "hidden_decoder": (256, 512),
+        "hide_labels": 0.0,
         "beta": 1.1,
         "beta_power": 2,
         "lambda_ce": 0.5,

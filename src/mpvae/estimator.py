@@ -46,8 +46,9 @@ class MPVAEClassifier(MultiLabelClassifier):
     dropout, dropout_inputs, dropout_decoder
         Share of units dropped while training in the encoders, among the features, in the
         decoder.
-    shared_output, label_branch
-        One output layer or one per branch; whether there is a label branch at all.
+    shared_output, label_branch, hide_labels
+        One output layer or one per branch; whether there is a label branch at all; how often
+        labels are hidden from it, so that it can do with those that are known.
     beta, beta_power, lambda_ce, lambda_rank, lambda_entropy, rank_gain, probability_floor
         The objective: weights of its terms, and the constants in which the paper's text and
         code differ.
@@ -107,6 +108,7 @@ class MPVAEClassifier(MultiLabelClassifier):
         hidden_decoder: tuple[int, ...] | str = "auto",
         shared_output: bool | str = "auto",
         label_branch: bool | str = "auto",
+        hide_labels: float | str = "auto",
         dropout: float | str = "auto",
         dropout_inputs: float | str = "auto",
         dropout_decoder: float | str = "auto",
@@ -145,6 +147,7 @@ class MPVAEClassifier(MultiLabelClassifier):
         self.hidden_decoder = hidden_decoder
         self.shared_output = shared_output
         self.label_branch = label_branch
+        self.hide_labels = hide_labels
         self.dropout = dropout
         self.dropout_inputs = dropout_inputs
         self.dropout_decoder = dropout_decoder

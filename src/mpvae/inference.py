@@ -72,7 +72,7 @@ def code_loadings(network: MPVAE, X: Matrix, *, n_rows: int = 512, n_draws: int 
     with torch.inference_mode():
         x = rows_tensor(X, rows, network.B)
         p_z_x = network.prior(x)
-        eps = _normal_points(n_draws, p_z_x.mean.shape[1]).to(network.B)
+        eps = normal_points(n_draws, p_z_x.mean.shape[1]).to(network.B)
         m = torch.stack([network.decode(x, p_z_x.mean + p_z_x.stddev * e) for e in eps])
         deviation = (m - m.mean(0)).flatten(0, 1) / (
             len(rows) * (n_draws - 1)
@@ -93,13 +93,14 @@ def _mean_over_z(network: MPVAE, x: Tensor, z_draws: int) -> Tensor:
     if z_draws == 0:
         return probit.marginal_prob(network.decode(x, p_z_x.mean), network.B)
     total = torch.zeros_like(x[:, :1])
-    for eps in _normal_points(z_draws, p_z_x.mean.shape[1]).to(x):
-        m = network.decode(x, p_z_x.mean + p_z_x.stddev * eps)
+    from_features = network.decoder_input(x)
+    for eps in normal_points(z_draws, p_z_x.mean.shape[1]).to(x):
+        m = network.decode_codes(from_features, p_z_x.mean + p_z_x.stddev * eps)
         total = total + probit.marginal_prob(m, network.B)
     return total / z_draws
 
 
-def _normal_points(n: int, dimension: int) -> Tensor:
+def normal_points(n: int, dimension: int) -> Tensor:
     """Quasi-random standard normal points, always the same, shape (n, dimension)."""
     engine = SobolEngine(dimension, scramble=True, seed=_SEED)  # type: ignore[no-untyped-call]
     uniform: Tensor = engine.draw(n, dtype=torch.float64).clamp(1e-12, 1 - 1e-12)

@@ -5,6 +5,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.distributions import Independent, Normal
+from torch.nn import functional
 
 from mpvae.config import Settings
 
@@ -36,12 +37,12 @@ class MPVAE(nn.Module):
 
     def __init__(self, n_features: int, n_labels: int, settings: Settings) -> None:
         super().__init__()
-        d = settings.latent_dim
+        d = self.latent_dim = settings.latent_dim
         dropout = settings.dropout
         self.prior_net = mlp(n_features, settings.hidden, 2 * d, dropout)  # p(z | x)
-        self.posterior_net = mlp(  # q(z | x, y)
-            n_features + n_labels, settings.hidden_labels, 2 * d, dropout
-        )
+        self.sees_known = settings.hide_labels > 0  # or all labels are always known
+        n_seen = n_features + n_labels * (2 if self.sees_known else 1)
+        self.posterior_net = mlp(n_seen, settings.hidden_labels, 2 * d, dropout)  # q(z | x, y)
         # Both branches share the decoder; the authors' code has no dropout there.
         decoder, dropped = settings.hidden_decoder, settings.dropout_decoder
         self.decoder = mlp(n_features + d, decoder[:-1], decoder[-1], dropped).append(nn.ReLU())
@@ -58,7 +59,7 @@ class MPVAE(nn.Module):
         """Run both branches on one noise draw ``eps`` (N, d), as in the authors' code."""
         x = self.drop_inputs(x)
         p_z_x = self.prior(x)
-        q_z_y = _gaussian(self.posterior_net(torch.cat([x, y.nan_to_num(0)], -1)))
+        q_z_y = self.posterior(x, y)
         z = torch.cat([d.mean + d.stddev * eps for d in (p_z_x, q_z_y)])
         hidden = self.decoder(torch.cat([x.repeat(2, 1), z], -1))  # one pass for both branches
         if self.output_y is None:
@@ -72,9 +73,27 @@ class MPVAE(nn.Module):
         """Distribution of the latent code given the features, p(z | x)."""
         return _gaussian(self.prior_net(x))
 
+    def posterior(self, x: Tensor, y: Tensor) -> Gaussian:
+        """Distribution of the code given the labels that are not NaN too, q(z | x, y)."""
+        seen = [x, y.nan_to_num(0)]
+        if self.sees_known:
+            seen.append((~y.isnan()).to(x))
+        return _gaussian(self.posterior_net(torch.cat(seen, -1)))
+
     def decode(self, x: Tensor, z: Tensor) -> Tensor:
         """Mean ``m`` (N, L) of the latent utilities, as the feature branch has it."""
-        m: Tensor = self.output(self.decoder(torch.cat([x, z], -1)))
+        return self.decode_codes(self.decoder_input(x), z)
+
+    def decoder_input(self, x: Tensor) -> Tensor:
+        """What the features add to the decoder's first layer: the same for every code."""
+        first: nn.Linear = self.decoder[0]  # type: ignore[assignment]
+        return functional.linear(x, first.weight[:, : -self.latent_dim], first.bias)
+
+    def decode_codes(self, from_features: Tensor, z: Tensor) -> Tensor:
+        """As `decode`, for many codes of a row: ``z`` (..., d), `decoder_input` (..., H)."""
+        first: nn.Linear = self.decoder[0]  # type: ignore[assignment]
+        hidden = from_features + z @ first.weight[:, -self.latent_dim :].mT
+        m: Tensor = self.output(self.decoder[1:](hidden))
         return m
 
 

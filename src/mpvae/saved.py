@@ -20,6 +20,7 @@ Model = TypeVar("Model")
 
 _NEWER_SETTINGS = {
     "label_branch": True,
+    "hide_labels": 0.0,
     "dropout_inputs": 0.0,
     "dropout_decoder": 0.0,
 }  # what a file without them was trained with

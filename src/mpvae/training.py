@@ -90,7 +90,15 @@ def _loss(
     n_normals = settings.n_draws // 2 if settings.antithetic else settings.n_draws
     eps = torch.randn(len(x), settings.latent_dim).to(x)
     u = losses.normals((len(x), n_normals, settings.n_factors), x)
-    return losses.mpvae_loss(network(x, y, eps), network.B, u, y, weight, settings)
+    seen = _partly_hidden(y, settings.hide_labels) if settings.hide_labels else y
+    return losses.mpvae_loss(network(x, seen, eps), network.B, u, y, weight, settings)
+
+
+def _partly_hidden(y: Tensor, share_of_rows: float) -> Tensor:
+    """Labels with NaN put over some: in each chosen row over a random share of them."""
+    chosen = torch.rand(len(y), 1) < share_of_rows
+    hidden = torch.rand(y.shape) < torch.rand(len(y), 1) * chosen
+    return torch.where(hidden.to(y.device), torch.nan, y)
 
 
 def _start_at_prevalence(network: MPVAE, rows: Rows) -> None:
