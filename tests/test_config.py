@@ -168,6 +168,9 @@ def test_the_default_widens_for_many_labels_of_many_features_only():
     assert text.hidden == (512,)
     assert text.lambda_rank > 0
     assert text.n_draws >= 20
+    many_rows = resolve("default", {}, DataShape(13_000, 500, 983))
+    assert len(many_rows.hidden_decoder) > len(text.hidden_decoder)
+    assert (many_rows.lambda_rank, many_rows.dropout_inputs) == (0, 0)
     for other in (birds, genes):
         assert (other.hidden, other.lambda_rank, other.dropout_inputs) == ((256, 256), 0, 0)
     assert resolve("default", {"max_epochs": 100}, SHAPE).patience == 25

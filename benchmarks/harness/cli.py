@@ -65,7 +65,7 @@ def _cells(name: str, args: argparse.Namespace) -> list[Cell]:
         return experiments.covariance_cells(args.seeds)
     if name == "explain":
         return experiments.explanation_cells()
-    before = experiments.table_cells(["bibtex"], ["mpvae"], args.seeds)
+    before = experiments.table_cells(experiments.DEFAULT_ABLATIONS, ["mpvae"], args.seeds)
     return before + experiments.ablation_cells(args.seeds)
 
 

@@ -41,17 +41,31 @@ ABLATIONS: dict[str, dict[str, Any]] = {  # part left out -> settings on top of 
     "likelihood_only": {"lambda_rank": 0.0, "lambda_entropy": 0.0, "lambda_ce": 1.0},
 }
 
-DEFAULT_ABLATIONS: dict[str, dict[str, Any]] = {  # the same on top of the default, bibtex
-    "default": {},
-    "narrow": {
-        "hidden": [256, 256],
-        "hidden_labels": [256],
-        "hidden_decoder": [256],
-        "dropout_inputs": 0.0,
-        "dropout_decoder": 0.0,
+DEFAULT_ABLATIONS: dict[str, dict[str, dict[str, Any]]] = {  # data -> the same of the default
+    "bibtex": {
+        "default": {},
+        "narrow": {
+            "hidden": [256, 256],
+            "hidden_labels": [256],
+            "hidden_decoder": [256],
+            "dropout_inputs": 0.0,
+            "dropout_decoder": 0.0,
+        },
+        "default_no_ranking": {"lambda_rank": 0.0},
+        "one_member": {"n_members": 1},
     },
-    "default_no_ranking": {"lambda_rank": 0.0},
-    "one_member": {"n_members": 1},
+    "delicious": {
+        "default": {},
+        "as_bibtex": {
+            "n_factors": 16,
+            "hidden": [512],
+            "hidden_labels": [256],
+            "hidden_decoder": [512],
+            "dropout_inputs": 0.3,
+            "lambda_rank": 20.0,
+        },
+        "one_member": {"n_members": 1},
+    },
 }
 
 _BARE = {"dropout": 0.0, "max_epochs": 100, "patience": None}
@@ -128,9 +142,10 @@ def ablation_cells(seeds: Iterable[int]) -> list[Cell]:
         for variant in ABLATIONS
         for seed in seeds
     ] + [
-        Cell("ablation", "bibtex", "mpvae", seed, v)
-        for v in DEFAULT_ABLATIONS
-        for seed in seeds
+        Cell("ablation", data, "mpvae", seed, variant)
+        for data, variants in DEFAULT_ABLATIONS.items()
+        for variant in variants
+        for seed in (seeds if data == "bibtex" else seeds[:1])  # delicious takes long
     ]
 
 
@@ -209,7 +224,12 @@ def chosen_option(data: str, method: str, results: Path) -> int | None:
 def settings(cell: Cell, results: Path) -> dict[str, Any]:
     """Settings the cell is run with, on top of the method's defaults."""
     if cell.experiment == "ablation":
-        return (ABLATIONS | DEFAULT_ABLATIONS)[cell.variant]
+        of_default = DEFAULT_ABLATIONS.get(cell.data, {})
+        return (
+            ABLATIONS[cell.variant]
+            if cell.method == "mpvae_paper"
+            else of_default[cell.variant]
+        )
     if cell.experiment == "explain":
         return EXPLANATIONS[cell.data, cell.method][cell.variant]
     if cell.experiment == "search":

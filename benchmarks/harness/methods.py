@@ -240,7 +240,7 @@ def _lamp(settings: Settings, seed: int, rows: Part) -> Any:
     if n > LARGE:
         given = {"max_epochs": 4}
     elif 100 < L <= 300:
-        given = {"max_epochs": 25}
+        given = {"max_epochs": 15}
     elif L > 300:
         given = {
             "n_dims": 32,

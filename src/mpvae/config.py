@@ -19,6 +19,9 @@ Preset = Literal["default", "paper", "authors_code"]
 MAX_LATENT_DIM = 21201
 """Dimensions for which torch has quasi-random (Sobol) points, used for covariances."""
 
+MANY_ROWS = 10_000
+"""Rows from which many labels of many features get a deeper decoder and no ranking term."""
+
 
 def _doc(text: str) -> Any:
     return field(metadata={"doc": text})
@@ -248,8 +251,17 @@ def _epochs_for(n_rows: int, batch_size: int) -> int:
 def _default(shape: DataShape) -> dict[str, Any]:
     if shape.n_labels < 100 or shape.n_features < 100:
         return _plain_default(shape)
-    # Many labels of many features, as tags of texts: out-of-fold scores on bibtex rose with
-    # width, dropout everywhere and a ranking term (docs/choices.md).
+    # Many labels of many features, as tags of texts. What measures best on held-out rows
+    # depends on how many rows there are to learn from (docs/choices.md).
+    if shape.n_rows >= MANY_ROWS:
+        return _plain_default(shape) | {
+            "n_factors": min(shape.n_labels, 64),
+            "hidden": (512,),
+            "hidden_labels": (256,),
+            "hidden_decoder": (1024, 512),
+            "dropout_decoder": 0.5,
+            "n_draws": 20,
+        }
     return _plain_default(shape) | {
         "hidden": (512,),
         "hidden_labels": (256,),
