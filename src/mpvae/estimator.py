@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from mpvae import decisions, inference, members, metrics, model_file, saved
+from mpvae import decisions, inference, members, metrics, model_file, observed, saved
 from mpvae.config import DataShape, Metric, Preset, Settings, resolve, setting_docs
 from mpvae.errors import ConfigError, DataError
 from mpvae.features import fit_features
@@ -62,6 +62,9 @@ class MPVAEClassifier(MultiLabelClassifier):
         Latent codes averaged at prediction; 0 uses the mean of p(z | x).
     threshold : {"auto", "paper", "exact", "per_label"}
         How decision thresholds are chosen from rows held out of training.
+    allow_missing_labels : bool
+        Whether NaN in ``y`` means "not observed": such labels take part in nothing, rows
+        without any observed label included. Off, NaN is an error.
     device : str
         "auto" (a GPU if there is one), "cpu", "cuda", ...
     random_state : int, RandomState or None
@@ -134,6 +137,7 @@ class MPVAEClassifier(MultiLabelClassifier):
         monitor: str = "auto",
         z_draws: int | str = "auto",
         threshold: str = "auto",
+        allow_missing_labels: bool = False,
         device: str = "auto",
         random_state: Any = None,
         verbose: int = 0,
@@ -173,6 +177,7 @@ class MPVAEClassifier(MultiLabelClassifier):
         self.monitor = monitor
         self.z_draws = z_draws
         self.threshold = threshold
+        self.allow_missing_labels = allow_missing_labels
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
@@ -203,7 +208,8 @@ class MPVAEClassifier(MultiLabelClassifier):
             Features; scaled internally. Columns of a DataFrame may be categories (text).
             NaN is a missing value: replaced by the mean, and marked in a column of its own.
         y : array-like, DataFrame or sparse matrix of shape (n, L), or (n,)
-            A 0/1 indicator matrix, or one binary label in any encoding.
+            A 0/1 indicator matrix, or one binary label in any encoding; NaN where a label
+            was not observed, see ``allow_missing_labels``.
         X_val, y_val : like X and y, optional
             Rows for early stopping and thresholds. Without them they are taken from X.
         sample_weight : array-like of shape (n,), optional
@@ -218,13 +224,14 @@ class MPVAEClassifier(MultiLabelClassifier):
         self._check_parameters()
         if (X_val is None) != (y_val is None):
             raise DataError("X_val and y_val belong together; give both or neither")
-        X, Y = self._read_training(X, y)
+        allow_missing = bool(self.allow_missing_labels)
+        X, Y = self._read_training(X, y, allow_missing=allow_missing)
         weight = _check_sample_weight(
             sample_weight, np.empty((X.shape[0], 1)), dtype=np.float64, ensure_non_negative=True
         )
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         X, Y, weight = merge_equal_rows(X, Y, weight)
-        if not self.multilabel_ and not 0 < Y.sum() < len(weight):
+        if not self.multilabel_ and len(np.unique(Y[~np.isnan(Y)])) < 2:
             raise DataError(
                 "y holds one class once rows of weight 0 are left out; both are needed"
             )
@@ -232,7 +239,7 @@ class MPVAEClassifier(MultiLabelClassifier):
         rows = Rows(self.features_.apply(X), Y, weight)
         validation = None
         if X_val is not None:
-            X_val, Y_val = self._read_validation(X_val, y_val)
+            X_val, Y_val = self._read_validation(X_val, y_val, allow_missing=allow_missing)
             validation = Rows(X_val, Y_val, np.ones(X_val.shape[0]))
         self.settings_ = self._resolve(rows, validation)
         with FitProgress(self.verbose > 0) as progress, threads_that_pay(rows, self.settings_):
@@ -333,6 +340,15 @@ class MPVAEClassifier(MultiLabelClassifier):
         given = {name: getattr(self, name) for name in setting_docs()}
         shape = DataShape(len(rows), rows.X.shape[1], rows.Y.shape[1])
         settings = resolve(self.preset, given, shape)
+        missing = observed.has_missing(rows.Y)
+        if missing and settings.hide_labels == 0 and settings.label_branch:
+            if given["hide_labels"] != "auto":
+                raise ConfigError(
+                    "hide_labels is 0, but y holds NaN: the label encoder has to be told which "
+                    "labels are known; set hide_labels above 0, or leave it at 'auto'"
+                )
+            given["hide_labels"] = 0.5
+            settings = resolve(self.preset, given, shape)
         if validation is None and settings.n_members > max(1, len(rows) // 2):
             given["n_members"] = max(1, len(rows) // 2)  # a fold needs rows
             settings = resolve(self.preset, given, shape)
@@ -360,14 +376,12 @@ class MPVAEClassifier(MultiLabelClassifier):
         repeats = as_repeats(held_out.weight)
         if repeats is not None:
             Y, P = Y[repeats], P[repeats]
-        decided = {}
         for metric in get_args(Metric):
             kind = self.settings_.threshold_kind(metric)
-            self.thresholds_[metric] = decisions.fit_threshold(Y, P, metric=metric, kind=kind)
-            decided[metric] = decisions.apply_threshold(P, self.thresholds_[metric])
-        self.validation_scores_ = {
-            name: metrics.DECISION_METRICS[name](Y, Z) for name, Z in decided.items()
-        } | {"log_loss": metrics.log_loss(Y, P)}
+            threshold = observed.best_threshold(Y, P, metric, kind)
+            self.thresholds_[metric] = threshold
+            self.validation_scores_[metric] = observed.decision_score(Y, P, metric, threshold)
+        self.validation_scores_["log_loss"] = observed.log_loss(Y, P)
 
     def _marginals(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)

@@ -15,6 +15,11 @@ from sklearn.utils.validation import check_array, column_or_1d
 from mpvae.errors import DataError
 from mpvae.features import Matrix
 
+_REMEDY = (
+    "MPVAEClassifier(allow_missing_labels=True), or mpvae fit --allow-missing-labels, learns "
+    "from the others"
+)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Labels:
@@ -30,19 +35,21 @@ class Labels:
     multilabel: bool
 
 
-def read_labels(y: Any) -> Labels:
+def read_labels(y: Any, *, allow_missing: bool = False) -> Labels:
     """Check labels given as array, nested list, DataFrame (pandas, polars), or sparse matrix.
 
     A vector, or an array of one column, is one binary label in any encoding; everything else
-    is an indicator matrix of 0 and 1 (or False and True).
+    is an indicator matrix of 0 and 1 (or False and True). With ``allow_missing`` also NaN.
     """
     y = as_pandas(y)
     names = tuple(map(str, y.columns)) if isinstance(y, pd.DataFrame) else None
     if sp.issparse(y):
         matrix = sp.csr_array(y)
         matrix.sum_duplicates()
-        _refuse_values(matrix.data, None)
+        _refuse_values(matrix.data, None, allow_missing)
         matrix = matrix.astype(np.float32)
+        if np.isnan(matrix.data).any():
+            return _indicator(matrix.toarray(), names)
         matrix.eliminate_zeros()
         return _indicator(matrix, names)
     if isinstance(y, pd.DataFrame):
@@ -50,9 +57,9 @@ def read_labels(y: Any) -> Labels:
     else:
         array = check_array(y, ensure_2d=False, dtype=None, ensure_all_finite=False)
     if array.ndim == 2 and (array.shape[1] > 1 or names is not None):
-        _refuse_values(array, names)
+        _refuse_values(array, names, allow_missing)
         return _indicator(array.astype(np.float32), names)
-    return _binary(array)
+    return _binary(array, allow_missing)
 
 
 def as_pandas(table: Any) -> Any:
@@ -75,13 +82,15 @@ def _indicator(Y: Matrix, names: tuple[str, ...] | None) -> Labels:
     return Labels(Y, names, np.arange(L), multilabel=True)
 
 
-def _binary(y: NDArray[Any]) -> Labels:
+def _binary(y: NDArray[Any], allow_missing: bool) -> Labels:
     y = column_or_1d(y, warn=True)
-    if pd.isna(y).any():
+    missing = pd.isna(y)
+    if missing.any() and not allow_missing:
         raise DataError(
-            f"Input y contains NaN or None in row {int(np.argmax(pd.isna(y)))}: a label that "
-            "was not observed; fill it in, or leave out the row"
+            f"Input y contains NaN or None in row {int(np.argmax(missing))}: a label that "
+            f"was not observed; {_REMEDY}"
         )
+    n, y = len(y), y[~missing]
     assert_all_finite(y, input_name="y")
     try:
         check_classification_targets(y)  # refuses continuous values
@@ -94,8 +103,11 @@ def _binary(y: NDArray[Any]) -> Labels:
             f"{type_of_target(y)}."
         )
     if len(classes) < 2:
-        raise DataError(f"y holds one class, {classes[0]!r}; both are needed")
-    return Labels(codes[:, None].astype(np.float32), ("label_0",), classes, multilabel=False)
+        one = f"one class, {classes[0]!r}" if len(classes) else "no observed label"
+        raise DataError(f"y holds {one}; both classes are needed")
+    Y = np.full((n, 1), np.nan, np.float32)
+    Y[~missing, 0] = codes
+    return Labels(Y, ("label_0",), classes, multilabel=False)
 
 
 def _frame_to_numbers(y: pd.DataFrame) -> NDArray[Any]:
@@ -105,13 +117,17 @@ def _frame_to_numbers(y: pd.DataFrame) -> NDArray[Any]:
         raise DataError("y has columns that are not numbers; labels must be 0 or 1") from error
 
 
-def _refuse_values(values: NDArray[Any], names: tuple[str, ...] | None) -> None:
+def _refuse_values(
+    values: NDArray[Any], names: tuple[str, ...] | None, allow_missing: bool
+) -> None:
     """Raise unless every value is 0 or 1, saying where the first other one stands."""
     if values.dtype == np.bool_:
         return
     if values.dtype.kind not in "iuf":
         raise DataError(f"y must hold 0 and 1, got values of type {values.dtype}")
     wrong = (values != 0) & (values != 1)
+    if allow_missing:
+        wrong &= ~np.isnan(values)
     if not wrong.any():
         return
     where = np.argwhere(wrong)[0]
@@ -121,10 +137,7 @@ def _refuse_values(values: NDArray[Any], names: tuple[str, ...] | None) -> None:
         column = names[where[1]] if names else where[1]
         place = f" in row {where[0]}, column {column}"
     if np.isnan(value):
-        raise DataError(
-            f"y holds NaN{place}: labels that were not observed; "
-            "fill them in, or leave out those rows or columns"
-        )
+        raise DataError(f"y holds NaN{place}: labels that were not observed; {_REMEDY}")
     raise DataError(
         f"Unknown label type: y must hold 0 and 1, got {value:g}{place}; "
         "turn counts or scores into presence (1) and absence (0) first"

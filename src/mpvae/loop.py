@@ -11,9 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mpvae import metrics
+from mpvae import observed
 from mpvae.config import Metric, Schedule
-from mpvae.decisions import apply_threshold, fit_threshold
 from mpvae.errors import ConfigError, MPVAEError
 from mpvae.features import Matrix
 from mpvae.rows import Rows, rows_tensor
@@ -208,9 +207,9 @@ def _validate(
     P = probabilities(rows.X)
     if not np.isfinite(P).all():
         raise _not_finite("the probabilities of the validation rows are")
-    threshold = fit_threshold(rows.Y, P, metric=metric, kind="paper")
-    value = metrics.DECISION_METRICS[metric](rows.Y, apply_threshold(P, threshold))
-    return metrics.log_loss(rows.Y, P), value
+    threshold = observed.best_threshold(rows.Y, P, metric, "paper")
+    value = observed.decision_score(rows.Y, P, metric, threshold)
+    return observed.log_loss(rows.Y, P), value
 
 
 def _to_minimise(log_loss: float | None, value: float | None, settings: LoopSettings) -> float:

@@ -66,12 +66,14 @@ class MultiLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
     def _marginals(self, X: Any) -> NDArray[np.float64]:
         raise NotImplementedError
 
-    def _read_training(self, X: Any, y: Any) -> tuple[Any, Matrix]:
+    def _read_training(
+        self, X: Any, y: Any, *, allow_missing: bool = False
+    ) -> tuple[Any, Matrix]:
         """Check X and y, remember names and classes; return X and the 0/1 matrix Y (n, L)."""
         X = self._check_features(X, reset=True)
         if y is None:
             raise DataError("requires y to be passed, but the target y is None")
-        coded = labels.read_labels(y)
+        coded = labels.read_labels(y, allow_missing=allow_missing)
         if coded.Y.shape[0] != X.shape[0]:
             raise DataError(f"X has {X.shape[0]} rows but y has {coded.Y.shape[0]}")
         self.label_names_ = np.array(coded.names, dtype=object)
@@ -79,16 +81,19 @@ class MultiLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         self.multilabel_ = coded.multilabel
         return X, coded.Y
 
-    def _read_validation(self, X_val: Any, y_val: Any) -> tuple[Matrix, Matrix]:
+    def _read_validation(
+        self, X_val: Any, y_val: Any, *, allow_missing: bool = False
+    ) -> tuple[Matrix, Matrix]:
         """Validation rows as the model sees them: features (n, D), labels (n, L)."""
         X = self._encode(X_val)
         if self.multilabel_:
-            Y = self._read_known_labels(y_val)
+            Y = self._read_known_labels(y_val, allow_missing=allow_missing)
         else:
             values = np.asarray(y_val).reshape(-1, 1)
-            if not np.isin(values, self.classes_).all():
+            missing = pd.isna(values) if allow_missing else np.zeros(values.shape, bool)
+            if not np.isin(values[~missing], self.classes_).all():
                 raise DataError(f"y_val holds other classes than y, {list(self.classes_)}")
-            Y = (values == self.classes_[1]).astype(np.float32)
+            Y = np.where(missing, np.nan, values == self.classes_[1]).astype(np.float32)
         if Y.shape[0] != X.shape[0]:
             raise DataError(f"X_val has {X.shape[0]} rows but y_val has {Y.shape[0]}")
         return X, Y
@@ -127,7 +132,7 @@ class MultiLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             return tuple(self.feature_names_in_)
         return tuple(map(str, range(self.n_features_in_)))
 
-    def _read_known_labels(self, y: Any) -> Any:
+    def _read_known_labels(self, y: Any, *, allow_missing: bool = False) -> Any:
         """Labels (n, L) in the order of the fitted ones; a frame is matched by its names."""
         y = labels.as_pandas(y)
         if isinstance(y, pd.DataFrame):
@@ -136,7 +141,7 @@ class MultiLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             if lacking:
                 raise DataError(f"y lacks {len(lacking)} labels of the model: {lacking[:5]}")
             y = y[list(self.label_names_)]
-        Y = labels.read_labels(y).Y
+        Y = labels.read_labels(y, allow_missing=allow_missing).Y
         if Y.shape[1] != len(self.label_names_):
             raise DataError(f"y has {Y.shape[1]} labels, the model {len(self.label_names_)}")
         return Y

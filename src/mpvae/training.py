@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +12,7 @@ from mpvae.config import Metric, Settings
 from mpvae.loop import EpochRecord
 from mpvae.losses import LossTerms
 from mpvae.networks import MPVAE
+from mpvae.observed import prevalence
 from mpvae.rows import Rows
 
 
@@ -103,9 +103,8 @@ def _partly_hidden(y: Tensor, share_of_rows: float) -> Tensor:
 
 def _start_at_prevalence(network: MPVAE, rows: Rows) -> None:
     """Begin at the share of rows that have each label: rare labels need not be unlearnt."""
-    counts = np.asarray(rows.Y.T @ rows.weight).ravel()
-    share = (counts + 0.5) / (rows.weight.sum() + 1)
-    bias = torch.special.ndtri(torch.as_tensor(share)).to(network.B) * probit.scale(network.B)
+    share = torch.as_tensor(prevalence(rows.Y, rows.weight))
+    bias = torch.special.ndtri(share).to(network.B) * probit.scale(network.B)
     for layer in (network.output, network.output_y):
         if layer is not None:
             layer.bias.data = bias.detach().clone()

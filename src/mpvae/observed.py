@@ -1,0 +1,69 @@
+"""Labels that were not observed (NaN): how thresholds and scores of held-out rows skip them."""
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from mpvae import metrics
+from mpvae.config import Metric
+from mpvae.decisions import apply_threshold, fit_threshold
+from mpvae.features import Matrix
+
+_NEVER = -1.0  # score of an entry that no sensible threshold takes
+
+
+def has_missing(Y: Matrix) -> bool:
+    """Whether some labels are NaN; a sparse matrix has none."""
+    return not sp.issparse(Y) and bool(np.isnan(Y).any())
+
+
+def prevalence(Y: Matrix, weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Share of the rows that have each label, among those where it was observed, (L,).
+
+    Half a row is added to either side, so that no share is 0 or 1.
+    """
+    total = weight.sum()
+    if has_missing(Y):
+        total = weight @ ~np.isnan(Y)
+        Y = np.nan_to_num(Y)
+    return np.asarray((np.asarray(Y.T @ weight).ravel() + 0.5) / (total + 1))
+
+
+def best_threshold(
+    Y: Matrix, P: NDArray[np.float64], metric: Metric, kind: str
+) -> float | NDArray[np.float64]:
+    """Threshold as `decisions.fit_threshold` has it, from the observed labels alone."""
+    Y, P = _settled(Y, P)
+    found = fit_threshold(Y, P, metric=metric, kind=kind)  # type: ignore[arg-type]
+    bounded = np.maximum(found, 0.0)  # below the lowest probability it may have met _NEVER
+    return float(bounded) if np.ndim(found) == 0 else bounded
+
+
+def decision_score(
+    Y: Matrix, P: NDArray[np.float64], metric: Metric, threshold: float | NDArray[np.float64]
+) -> float:
+    """Value of the metric at a threshold, over the observed labels."""
+    missing = np.isnan(Y) if has_missing(Y) else None
+    Y, P = _settled(Y, P)
+    Z = np.where(P < 0, 0, apply_threshold(P, threshold))
+    value = metrics.DECISION_METRICS[metric](Y, Z)
+    if metric == "hamming" and missing is not None:  # the others do not see a certain "absent"
+        share = 1 - missing.mean()
+        return float((value - (1 - share)) / share) if share else float("nan")
+    return value
+
+
+def log_loss(Y: Matrix, P: NDArray[np.float64]) -> float:
+    """`metrics.log_loss` over the observed labels; NaN if there are none."""
+    if not has_missing(Y):
+        return metrics.log_loss(Y, P)
+    seen = ~np.isnan(Y)
+    return metrics.log_loss(Y[seen][:, None], P[seen][:, None]) if seen.any() else float("nan")
+
+
+def _settled(Y: Matrix, P: NDArray[np.float64]) -> tuple[Matrix, NDArray[np.float64]]:
+    """Unobserved labels as absent ones that no threshold takes."""
+    if not has_missing(Y):
+        return Y, P
+    missing = np.isnan(Y)
+    return np.where(missing, 0, Y), np.where(missing, _NEVER, P)
