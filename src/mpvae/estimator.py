@@ -1,7 +1,7 @@
 """MPVAEClassifier: the multivariate probit VAE as a scikit-learn classifier."""
 
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import Any, Self, cast, get_args
 
 import numpy as np
 import pandas as pd
@@ -9,21 +9,23 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from mpvae import decisions, inference, members, metrics, model_file, observed, saved
+from mpvae import conformal, decisions, inference, members, metrics, model_file, observed, saved
+from mpvae.answers import JointMetric, best_answers
 from mpvae.config import DataShape, Metric, Preset, Settings, resolve, setting_docs
 from mpvae.errors import ConfigError, DataError
 from mpvae.features import fit_features
 from mpvae.loop import EpochRecord, device_named
 from mpvae.merging import as_repeats, merge_equal_rows
 from mpvae.progress import FitProgress, counting
+from mpvae.questions import JointQuestions
 from mpvae.rows import Rows
-from mpvae.surface import MultiLabelClassifier, inside_zero_one
+from mpvae.surface import inside_zero_one
 from mpvae.training import threads_that_pay
 
 _SHOW_BAR_ABOVE = 50_000  # rows; a prediction of fewer takes a moment
 
 
-class MPVAEClassifier(MultiLabelClassifier):
+class MPVAEClassifier(JointQuestions):
     """Multi-label classifier that learns how labels hang together.
 
     A variational autoencoder encodes features (and, in training, labels) into one latent
@@ -254,6 +256,7 @@ class MPVAEClassifier(MultiLabelClassifier):
             )
         self.networks_ = fitted.networks
         self.code_loadings_ = [loadings.cpu().numpy() for loadings in fitted.code_loadings]
+        self.feature_loadings_ = [F.cpu().numpy() for F in fitted.feature_loadings]
         self.history_ = pd.DataFrame(fitted.history)
         self.n_epochs_ = int(self.history_["epoch"].max())
         self._choose_thresholds(fitted.held_out)
@@ -261,8 +264,20 @@ class MPVAEClassifier(MultiLabelClassifier):
             raise KeyboardInterrupt("fit was interrupted; the model holds the best so far")
         return self
 
-    def predict(self, X: Any, metric: Metric | None = None) -> Any:
+    def predict(self, X: Any, metric: Metric | None = None, *, rule: str = "auto") -> Any:
         """Labels, decided so that ``metric`` is good (default: the estimator's `metric`).
+
+        Parameters
+        ----------
+        X : table of shape (n, D)
+            Features.
+        metric : Metric, optional
+            See the class.
+        rule : {"auto", "threshold", "joint"}
+            "threshold" compares each probability with the threshold of the metric. "joint" is
+            for example-F1 and subset accuracy, which depend on labels together: the label
+            vector of highest expected F1, or the most probable one. "auto" takes the rule
+            that did better on held-out rows (`rules_`).
 
         Returns
         -------
@@ -273,11 +288,15 @@ class MPVAEClassifier(MultiLabelClassifier):
         if metric not in get_args(Metric):
             allowed = ", ".join(get_args(Metric))
             raise ConfigError(f"metric must be one of {allowed}, got {metric!r}")
-        p = self._marginals(X)
+        if rule not in ("auto", "threshold", "joint"):
+            raise ConfigError(f"rule must be auto, threshold or joint, got {rule!r}")
+        if rule == "joint" and metric not in get_args(JointMetric):
+            allowed = " and ".join(get_args(JointMetric))
+            raise ConfigError(f"rule 'joint' is for {allowed}, got {metric!r}")
+        check_is_fitted(self)
         if not self.multilabel_:
-            return self.classes_[(p[:, 0] > 0.5).astype(int)]
-        decided = decisions.apply_threshold(p, self.thresholds_[metric])
-        return self._wrap(decided, X, self.label_names_)
+            return self.classes_[(self._marginals(X)[:, 0] > 0.5).astype(int)]
+        return self._wrap(self._decide(X, metric, rule), X, self.label_names_)
 
     def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
         """Value of `metric` for the predictions on X; accuracy for one binary label."""
@@ -287,45 +306,28 @@ class MPVAEClassifier(MultiLabelClassifier):
         if sample_weight is not None:
             raise DataError("score takes no sample_weight for several labels; leave it out")
         Y = self._read_known_labels(y)
-        p = self._marginals(X)
-        Z = decisions.apply_threshold(p, self.thresholds_[self.metric])
+        Z = self._decide(X, self.metric, "auto")
         return float(metrics.DECISION_METRICS[self.metric](Y, Z))
-
-    @property
-    def sigma_g_(self) -> NDArray[np.float64]:
-        """Covariance Sigma_g = I + B B^T of the probit model, mean over members, (L, L)."""
-        check_is_fitted(self)
-        return _covariance([network.B.cpu().numpy() for network in self.networks_])
-
-    @property
-    def covariance_(self) -> NDArray[np.float64]:
-        """Covariance of the labels' utilities given the features, mean over members, (L, L).
-
-        Everything the features leave unexplained: `sigma_g_` plus what the latent code adds
-        on average over training rows. See docs/correlation.md.
-        """
-        check_is_fitted(self)
-        pairs = zip(self.networks_, self.code_loadings_, strict=True)
-        return _covariance([np.hstack([net.B.cpu().numpy(), C]) for net, C in pairs])
-
-    @property
-    def correlation_(self) -> NDArray[np.float64]:
-        """Residual correlation of the labels given the features: `covariance_`, scaled."""
-        covariance = self.covariance_
-        sd = np.sqrt(np.diag(covariance))
-        correlation: NDArray[np.float64] = covariance / np.outer(sd, sd)
-        np.fill_diagonal(correlation, 1.0)
-        return correlation
-
-    @property
-    def label_embedding_(self) -> NDArray[np.float64]:
-        """Vector of each label: rows of the Cholesky factor of `sigma_g_`, as in the paper."""
-        return np.linalg.cholesky(self.sigma_g_).astype(np.float64)
 
     def save(self, folder: str | Path) -> None:
         """Write the fitted model into a folder; `mpvae.load_model` reads it."""
         check_is_fitted(self)
         model_file.write_model(folder, *saved.to_file(self))
+
+    def _decide(self, X: Any, metric: Metric, rule: str) -> NDArray[np.int64]:
+        if rule == "auto":
+            rule = self.rules_.get(metric, "threshold")
+        if rule == "threshold":
+            return decisions.apply_threshold(self._marginals(X), self.thresholds_[metric])
+        x = self._encode(X)
+        with self._bar("decide", x.shape[0]) as bar:
+            return best_answers(
+                self.networks_,
+                x,
+                cast("JointMetric", metric),
+                empty_value=self.validation_scores_.get("example_f1", 1.0),
+                on_rows=lambda n: bar.advance(bar.task_ids[0], n),
+            )
 
     def _check_parameters(self) -> None:
         """Check what is not among the settings, before any work."""
@@ -369,9 +371,12 @@ class MPVAEClassifier(MultiLabelClassifier):
     def _choose_thresholds(self, held_out: members.HeldOut | None) -> None:
         self.thresholds_: dict[str, float | NDArray[np.float64]] = {}
         self.validation_scores_: dict[str, float] = {}
+        self.rules_: dict[str, str] = {}
+        self.calibration_ = None
         if held_out is None:
             self.thresholds_ = dict.fromkeys(get_args(Metric), 0.5)
             return
+        self._choose_rules(held_out)
         Y, P = held_out.Y, held_out.P
         repeats = as_repeats(held_out.weight)
         if repeats is not None:
@@ -382,6 +387,18 @@ class MPVAEClassifier(MultiLabelClassifier):
             self.thresholds_[metric] = threshold
             self.validation_scores_[metric] = observed.decision_score(Y, P, metric, threshold)
         self.validation_scores_["log_loss"] = observed.log_loss(Y, P)
+        self.calibration_ = conformal.calibrate(Y, P)
+
+    def _choose_rules(self, held_out: members.HeldOut) -> None:
+        """Decide jointly where that scored better on held-out rows than a threshold."""
+        for metric, Z in held_out.answers.items():
+            judged = np.flatnonzero(held_out.answered)
+            Y, P = held_out.Y[judged], held_out.P[judged]
+            kind = self.settings_.threshold_kind(metric)
+            threshold = observed.best_threshold(Y, P, metric, kind)
+            by_threshold = observed.decision_score(Y, P, metric, threshold)
+            better = observed.score(Y, Z, metric) > by_threshold
+            self.rules_[metric] = "joint" if better else "threshold"
 
     def _marginals(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
@@ -406,8 +423,3 @@ def load_model(folder: str | Path) -> MPVAEClassifier:
         When the folder is missing, incomplete, changed, or of a newer version.
     """
     return saved.from_file(MPVAEClassifier, folder, *model_file.read_model(folder))
-
-
-def _covariance(loadings: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-    mean: NDArray[np.float64] = np.mean([A @ A.T for A in loadings], axis=0)
-    return np.eye(len(mean)) + mean

@@ -77,11 +77,35 @@ def code_loadings(network: MPVAE, X: Matrix, *, n_rows: int = 512, n_draws: int 
         deviation = (m - m.mean(0)).flatten(0, 1) / (
             len(rows) * (n_draws - 1)
         ) ** 0.5  # (S N, L)
-        # Right singular vectors of the deviations = eigenvectors of their covariance.
-        variance, directions = torch.linalg.eigh(deviation.mT @ deviation)
-        rank = min(p_z_x.mean.shape[1], len(variance))
-        loadings: Tensor = directions[:, -rank:] * variance[-rank:].clamp(min=0).sqrt()
-        return loadings
+        return _largest_directions(deviation, p_z_x.mean.shape[1])
+
+
+def feature_loadings(network: MPVAE, X: Matrix, *, n_rows: int = 2048) -> Tensor:
+    """Factor loadings that stand for how the features move the utilities from row to row.
+
+    Their product with their transpose is, up to 64 directions, the covariance over rows of
+    the mean utilities m(x, E z).
+
+    Returns
+    -------
+    Tensor of shape (L, min(L, 64))
+    """
+    rows = np.linspace(0, X.shape[0] - 1, min(n_rows, X.shape[0])).astype(np.int64)
+    with torch.inference_mode():
+        means = []
+        for some in np.array_split(rows, -(-len(rows) // _rows_at_once(X))):
+            x = rows_tensor(X, some, network.B)
+            means.append(network.decode(x, network.prior(x).mean))
+        m = torch.cat(means)
+        return _largest_directions((m - m.mean(0)) / max(len(m) - 1, 1) ** 0.5, 64)
+
+
+def _largest_directions(deviation: Tensor, rank: int) -> Tensor:
+    """Loadings (L, rank) whose product is nearest to ``deviation.T @ deviation``."""
+    variance, directions = torch.linalg.eigh(deviation.mT @ deviation)
+    rank = min(rank, len(variance))
+    loadings: Tensor = directions[:, -rank:] * variance[-rank:].clamp(min=0).sqrt()
+    return loadings
 
 
 def _rows_at_once(X: Matrix) -> int:

@@ -116,6 +116,24 @@ def conditional(
     return Conditional(P, effective)
 
 
+def probabilities(
+    networks: Sequence[MPVAE], X: Matrix, n_draws: int
+) -> Iterator[tuple[slice, NDArray[np.float64]]]:
+    """Draws of the labels' probabilities, for some rows at a time: (rows, draws, L).
+
+    Labels are independent given a draw, so the mean over draws of products of these is their
+    joint distribution. Every member has its share of the draws.
+    """
+    each = -(-n_draws // len(networks))
+    L = networks[0].B.shape[0]
+    blank = np.broadcast_to(np.nan, (X.shape[0], L))
+    points = normal_points(each, _n_dims(networks[0]))
+    for piece, x, _ in _pieces(networks, X, blank, n_draws):
+        xi = points.to(x).expand(len(x), -1, -1)
+        parts = [probit.normal_cdf(_utilities(network, x)(xi)) for network in networks]
+        yield piece, torch.cat(parts, 1).double().cpu().numpy()
+
+
 def sample(
     networks: Sequence[MPVAE], X: Matrix, n: int, generator: torch.Generator
 ) -> NDArray[np.int8]:

@@ -7,14 +7,15 @@ predictions to choose thresholds from, and they tell how good the model is.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mpvae import inference
+from mpvae import inference, observed
+from mpvae.answers import N_DRAWS, JointMetric, best_answers
 from mpvae.config import Metric, Settings
 from mpvae.data import stratified_folds, stratified_split
 from mpvae.features import Matrix
@@ -22,6 +23,8 @@ from mpvae.loop import EpochRecord
 from mpvae.networks import MPVAE
 from mpvae.rows import Rows
 from mpvae.training import train
+
+_ENTRIES = 2**25  # draws x labels x rows decided jointly, per member: a second or so
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,6 +34,8 @@ class HeldOut:
     Y: Matrix
     P: NDArray[np.float64]
     weight: NDArray[np.float64]
+    answers: dict[JointMetric, NDArray[np.int64]]  # decided jointly, for some of the rows
+    answered: NDArray[np.bool_]  # (n,): which
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,6 +44,7 @@ class Members:
 
     networks: list[MPVAE]
     code_loadings: list[Tensor]  # one (L, d) per network
+    feature_loadings: list[Tensor]  # one (L, r) per network
     history: list[dict[str, Any]]
     held_out: HeldOut | None
     interrupted: bool
@@ -64,6 +70,7 @@ def fit_members(
     """
     networks: list[MPVAE] = []
     loadings: list[Tensor] = []
+    by_features: list[Tensor] = []
     history: list[dict[str, Any]] = []
     judged: list[HeldOut] = []
     interrupted = False
@@ -80,8 +87,11 @@ def fit_members(
             )
             network = trained.network.double()  # equal rows, equal answers, in any batch
             C = inference.code_loadings(network, learn.X)
+            F = inference.feature_loadings(network, learn.X)
             if judge is not None:
                 P = inference.marginals([network], judge.X, settings.z_draws)
+                alone = [network] if validation is None else []
+                part = _held_out(alone, judge, P)
         except KeyboardInterrupt:
             if not networks:
                 raise
@@ -89,14 +99,19 @@ def fit_members(
             break
         networks.append(network)
         loadings.append(C)
+        by_features.append(F)
         history.extend({"member": member, **record.row()} for record in trained.history)
         if judge is not None:
-            judged.append(HeldOut(judge.Y, P, judge.weight))
+            judged.append(part)
         interrupted = trained.interrupted
         if interrupted:
             break
-    held_out = _same_rows(judged) if validation is not None else _all_rows(judged)
-    return Members(networks, loadings, history, held_out, interrupted)
+    if validation is None:
+        held_out = _all_rows(judged)
+    else:
+        P = np.mean([part.P for part in judged], axis=0)
+        held_out = _held_out(networks, validation, P)
+    return Members(networks, loadings, by_features, history, held_out, interrupted)
 
 
 def _partition(
@@ -121,10 +136,18 @@ def _partition(
     return [(rows.take(split["learn"]), rows.take(split["judge"]))]
 
 
-def _same_rows(judged: list[HeldOut]) -> HeldOut:
-    """Several members judged on one set of rows: their mean."""
-    first = judged[0]
-    return HeldOut(first.Y, np.mean([part.P for part in judged], axis=0), first.weight)
+def _held_out(networks: list[MPVAE], rows: Rows, P: NDArray[np.float64]) -> HeldOut:
+    """What networks say about rows they have not seen; some of them are decided jointly."""
+    n, L = P.shape
+    answered = np.arange(n) < (_ENTRIES // (N_DRAWS * L) if networks and L > 1 else 0)
+    answers: dict[JointMetric, NDArray[np.int64]] = {}
+    if answered.any():
+        X = rows.X[np.flatnonzero(answered)]
+        threshold = observed.best_threshold(rows.Y, P, "example_f1", "paper")
+        usual = observed.decision_score(rows.Y, P, "example_f1", threshold)
+        for metric in get_args(JointMetric):
+            answers[metric] = best_answers(networks, X, metric, empty_value=usual)
+    return HeldOut(rows.Y, P, rows.weight, answers, answered)
 
 
 def _all_rows(judged: list[HeldOut]) -> HeldOut | None:
@@ -136,4 +159,6 @@ def _all_rows(judged: list[HeldOut]) -> HeldOut | None:
         sp.vstack(labels, format="csr") if sp.issparse(labels[0]) else np.vstack(labels),
         np.vstack([part.P for part in judged]),
         np.concatenate([part.weight for part in judged]),
+        {m: np.vstack([part.answers[m] for part in judged]) for m in judged[0].answers},
+        np.concatenate([part.answered for part in judged]),
     )

@@ -43,9 +43,14 @@ def decision_score(
     Y: Matrix, P: NDArray[np.float64], metric: Metric, threshold: float | NDArray[np.float64]
 ) -> float:
     """Value of the metric at a threshold, over the observed labels."""
+    return score(Y, apply_threshold(P, threshold), metric)
+
+
+def score(Y: Matrix, Z: NDArray[np.int64], metric: Metric) -> float:
+    """Value of the metric for a prediction (n, L), over the observed labels."""
     missing = np.isnan(Y) if has_missing(Y) else None
-    Y, P = _settled(Y, P)
-    Z = np.where(P < 0, 0, apply_threshold(P, threshold))
+    if missing is not None:
+        Y, Z = np.where(missing, 0, Y), np.where(missing, 0, Z)
     value = metrics.DECISION_METRICS[metric](Y, Z)
     if metric == "hamming" and missing is not None:  # the others do not see a certain "absent"
         share = 1 - missing.mean()

@@ -9,7 +9,9 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
+from mpvae.answers import JointMetric
 from mpvae.config import DataShape, Metric, Settings, resolve, setting_docs
+from mpvae.conformal import Calibration
 from mpvae.errors import ConfigError, ModelFileError
 from mpvae.features import FeatureMap
 from mpvae.model_file import Tensors
@@ -47,6 +49,7 @@ def to_file(model: Any) -> tuple[dict[str, Any], Tensors]:
         "classes": None if model.multilabel_ else _plain(model.classes_),
         "classes_dtype": None if model.multilabel_ else model.classes_.dtype.kind,
         "thresholds": {k: _plain(v) for k, v in model.thresholds_.items()},
+        "rules": model.rules_,
         "validation_scores": {k: _plain(v) for k, v in model.validation_scores_.items()},
         "history": {
             name: [_plain(v) for v in model.history_[name]] for name in model.history_.columns
@@ -64,6 +67,11 @@ def to_file(model: Any) -> tuple[dict[str, Any], Tensors]:
         for name, value in network.state_dict().items():
             tensors[f"members.{i}.{name}"] = value.cpu().numpy().astype(np.float32)
         tensors[f"members.{i}.code_loadings"] = np.ascontiguousarray(loadings, np.float32)
+        by_features = np.ascontiguousarray(model.feature_loadings_[i], np.float32)
+        tensors[f"members.{i}.feature_loadings"] = by_features
+    if model.calibration_ is not None:
+        for name, array in model.calibration_.arrays().items():
+            tensors[f"calibration.{name}"] = array
     return description, tensors
 
 
@@ -120,30 +128,52 @@ def _restore(kind: type[Model], text: dict[str, Any], tensors: Tensors) -> Model
     model.validation_scores_ = {
         k: np.nan if v is None else float(v) for k, v in text["validation_scores"].items()
     }
+    model.rules_ = text.get("rules", {})  # models of before had thresholds alone
+    if not isinstance(model.rules_, dict) or not all(
+        metric in get_args(JointMetric) and rule in ("joint", "threshold")
+        for metric, rule in model.rules_.items()
+    ):
+        raise ValueError("rules are not those of a metric")
+    model.calibration_ = _calibration(tensors, n_labels)
     if not all(isinstance(column, list) for column in text["history"].values()):
         raise ValueError("a column of the history is not a list")
     model.history_ = pd.DataFrame(text["history"])
     model.n_epochs_ = int(model.history_["epoch"].max())
-    model.networks_, model.code_loadings_ = [], []
+    model.networks_, model.code_loadings_, model.feature_loadings_ = [], [], []
     n_members = _count(max(int(n.split(".")[1]) for n in tensors if n[:8] == "members.") + 1)
     for i in range(n_members):
-        network, loadings = _network(i, model, tensors)
+        network, loadings, by_features = _network(i, model, tensors)
         model.networks_.append(network)
         model.code_loadings_.append(loadings)
+        model.feature_loadings_.append(by_features)
     return model  # type: ignore[no-any-return]
 
 
-def _network(i: int, model: Any, tensors: Tensors) -> tuple[MPVAE, Any]:
+def _calibration(tensors: Tensors, n_labels: int) -> Calibration | None:
+    prefix = "calibration."
+    arrays = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+    if not arrays:
+        return None
+    calibration = Calibration.from_arrays(arrays)
+    if calibration.n_labels != n_labels:
+        raise ValueError("the calibration does not fit the labels")
+    return calibration
+
+
+def _network(i: int, model: Any, tensors: Tensors) -> tuple[MPVAE, Any, Any]:
     prefix = f"members.{i}."
     own = {
         name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)
     }
     if not all(v.dtype == np.float32 and np.isfinite(v).all() for v in own.values()):
         raise ValueError("weights are not finite numbers")
-    loadings = own.pop("code_loadings").astype(np.float64)
     n_labels = len(model.label_names_)
-    if loadings.ndim != 2 or len(loadings) != n_labels:
-        raise ValueError(f"{prefix}code_loadings do not fit the labels")
+    loadings = own.pop("code_loadings").astype(np.float64)
+    none = np.zeros((n_labels, 0), np.float32)  # models of before: nothing known of features
+    by_features = own.pop("feature_loadings", none).astype(np.float64)
+    for matrix in (loadings, by_features):
+        if matrix.ndim != 2 or len(matrix) != n_labels:
+            raise ValueError(f"{prefix}: loadings do not fit the labels")
     settings = model.settings_
     widths = (*settings.hidden, *settings.hidden_labels, *settings.hidden_decoder)
     if len(widths) > len(own):  # before as many layers are built
@@ -157,7 +187,7 @@ def _network(i: int, model: Any, tensors: Tensors) -> tuple[MPVAE, Any]:
         raise ValueError(f"weights do not fit the settings: {', '.join(wrong[:3])}")
     state = {name: torch.as_tensor(value).double() for name, value in own.items()}
     network.load_state_dict(state, assign=True)
-    return network.eval().requires_grad_(False), loadings
+    return network.eval().requires_grad_(False), loadings, by_features
 
 
 def _check_features(features: FeatureMap, n_features: int) -> None:

@@ -1,0 +1,53 @@
+"""Label vectors best under the joint distribution, where labels cannot go one by one."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpvae import joint, optimal
+from mpvae.features import Matrix
+from mpvae.networks import MPVAE
+
+JointMetric: TypeAlias = Literal["example_f1", "subset"]
+"""Metrics whose best answer depends on how labels go together."""
+
+N_DRAWS = 256
+_SEED = 20110913  # of the label vectors: part of the definition of a prediction
+
+
+def best_answers(
+    networks: Sequence[MPVAE],
+    X: Matrix,
+    metric: JointMetric,
+    *,
+    empty_value: float = 1.0,
+    on_rows: Callable[[int], None] = lambda n: None,
+) -> NDArray[np.int64]:
+    """Label vectors (n, L) with the highest expected F1, or the most probable ones.
+
+    Parameters
+    ----------
+    networks : sequence of MPVAE
+        The members.
+    X : matrix of shape (n, D)
+        Features as the networks see them.
+    metric : {"example_f1", "subset"}
+        What the answer should be best for.
+    empty_value : float
+        For "example_f1": see `mpvae.optimal.best_for_f1`.
+    on_rows : callable
+        Told the number of rows done, after each piece.
+    """
+    answers = np.empty((X.shape[0], networks[0].B.shape[0]), np.int64)
+    for piece, prob in joint.probabilities(networks, X, N_DRAWS):
+        if metric == "subset":
+            answers[piece], _ = optimal.mode(prob)
+        else:
+            # The same uniform numbers for every row: equal rows get equal answers.
+            uniform = np.random.default_rng(_SEED).random(prob.shape[1:])
+            samples = uniform < prob
+            answers[piece], _ = optimal.best_for_f1(samples, empty_value=empty_value)
+        on_rows(piece.stop - piece.start)
+    return answers
