@@ -15,6 +15,7 @@ ThresholdKind = Literal["paper", "exact", "per_label"]
 ThresholdChoice = Literal["auto", "paper", "exact", "per_label"]
 Schedule = Literal["constant", "cosine", "step"]
 Preset = Literal["default", "paper", "authors_code"]
+Objective = Literal["auto", "likelihood", "paper"]
 
 MAX_LATENT_DIM = 21201
 """Dimensions for which torch has quasi-random (Sobol) points, used for covariances."""
@@ -130,10 +131,24 @@ class DataShape(NamedTuple):
     n_labels: int
 
 
-def resolve(preset: Preset, given: Mapping[str, Any], shape: DataShape) -> Settings:
+OBJECTIVES: dict[str, dict[str, Any]] = {
+    "auto": {},
+    "likelihood": {"lambda_ce": 1.0, "lambda_rank": 0.0, "lambda_entropy": 0.0},
+    "paper": {"lambda_ce": 0.5, "lambda_rank": 10.0, "lambda_entropy": 0.5},
+}
+"""Weights of the loss terms by name: a bound of the joint likelihood, or the paper's for F1."""
+
+
+def resolve(
+    preset: Preset,
+    given: Mapping[str, Any],
+    shape: DataShape,
+    objective: Objective = "auto",
+) -> Settings:
     """Settings of a preset for data of this shape, with what the user gave on top.
 
     ``given`` maps names of `Settings` to values; the value "auto" leaves the preset's.
+    ``objective`` names weights of the loss terms: the preset's, or one of `OBJECTIVES`.
     A given ``hidden`` also sets the other two widths, unless they are given.
     """
     if preset not in get_args(Preset):
@@ -141,12 +156,15 @@ def resolve(preset: Preset, given: Mapping[str, Any], shape: DataShape) -> Setti
     for name, count in shape._asdict().items():
         if count < 1:
             raise ConfigError(f"{name} must be at least 1, got {count}")
+    if objective not in OBJECTIVES:
+        known = ", ".join(OBJECTIVES)
+        raise ConfigError(f"objective must be one of {known}, got {objective!r}")
     chosen = {name: value for name, value in given.items() if not _is_auto(value)}
     if "hidden" in chosen:
         hidden = _as_declared("hidden", chosen["hidden"])
         chosen.setdefault("hidden_labels", hidden)
         chosen.setdefault("hidden_decoder", hidden[::-1])
-    values = _PRESETS[preset](shape) | chosen
+    values = _PRESETS[preset](shape) | OBJECTIVES[objective] | chosen
     batch_size = _as_declared("batch_size", values["batch_size"])
     values.setdefault("max_epochs", _epochs_for(shape.n_rows, max(1, batch_size)))
     epochs = _as_declared("max_epochs", values["max_epochs"])
@@ -288,9 +306,7 @@ def _plain_default(shape: DataShape) -> dict[str, Any]:
         "dropout_decoder": 0.0,
         "beta": 1.0,
         "beta_power": 1,
-        "lambda_ce": 1.0,
-        "lambda_rank": 0.0,
-        "lambda_entropy": 0.0,
+        **OBJECTIVES["likelihood"],
         "rank_gain": 1.0,
         "probability_floor": 0.0,
         "n_draws": 32,
@@ -320,9 +336,7 @@ def _paper(shape: DataShape) -> dict[str, Any]:
         "hide_labels": 0.0,
         "beta": 1.1,
         "beta_power": 2,
-        "lambda_ce": 0.5,
-        "lambda_rank": 10.0,
-        "lambda_entropy": 0.5,
+        **OBJECTIVES["paper"],
         "n_draws": 100,
         "lr_factors": 1.0,
         "lr_schedule": "step",

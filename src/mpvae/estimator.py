@@ -11,7 +11,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from mpvae import conformal, decisions, inference, members, metrics, model_file, observed, saved
 from mpvae.answers import JointMetric, best_answers
-from mpvae.config import DataShape, Metric, Preset, Settings, resolve, setting_docs
+from mpvae.config import DataShape, Metric, Objective, Preset, Settings, resolve, setting_docs
 from mpvae.errors import ConfigError, DataError
 from mpvae.features import fit_features
 from mpvae.loop import EpochRecord, device_named
@@ -40,6 +40,10 @@ class MPVAEClassifier(JointQuestions):
     preset : {"default", "paper", "authors_code"}
         Where "auto" values come from: what measures best, the text of the paper, or the
         authors' released code.
+    objective : {"auto", "likelihood", "paper"}
+        What training minimises: "likelihood", a bound of the joint likelihood, for calibrated
+        joint and conditional probabilities; "paper", its ranking-heavy weights, for F1 alone;
+        "auto", the preset's.
     metric : {"example_f1", "micro_f1", "macro_f1", "hamming", "subset"}
         What `predict` should do well at, and what `score` returns.
     latent_dim, n_factors, hidden, hidden_labels, hidden_decoder
@@ -67,6 +71,9 @@ class MPVAEClassifier(JointQuestions):
     allow_missing_labels : bool
         Whether NaN in ``y`` means "not observed": such labels take part in nothing, rows
         without any observed label included. Off, NaN is an error.
+    recalibrate : bool
+        Whether slope and shift of each label on the probit scale are fitted to held-out rows
+        after training, so that probabilities match frequencies; correlations stay.
     device : str
         "auto" (a GPU if there is one), "cpu", "cuda", ...
     random_state : int, RandomState or None
@@ -105,6 +112,7 @@ class MPVAEClassifier(JointQuestions):
         self,
         *,
         preset: Preset = "default",
+        objective: Objective = "auto",
         metric: Metric = "micro_f1",
         latent_dim: int | str = "auto",
         n_factors: int | str = "auto",
@@ -140,11 +148,13 @@ class MPVAEClassifier(JointQuestions):
         z_draws: int | str = "auto",
         threshold: str = "auto",
         allow_missing_labels: bool = False,
+        recalibrate: bool = False,
         device: str = "auto",
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
         self.preset = preset
+        self.objective = objective
         self.metric = metric
         self.latent_dim = latent_dim
         self.n_factors = n_factors
@@ -180,6 +190,7 @@ class MPVAEClassifier(JointQuestions):
         self.z_draws = z_draws
         self.threshold = threshold
         self.allow_missing_labels = allow_missing_labels
+        self.recalibrate = recalibrate
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
@@ -254,6 +265,8 @@ class MPVAEClassifier(JointQuestions):
                 device=device_named(self.device),
                 on_epoch=lambda member, record: self._show(progress, member, record),
             )
+        if self.recalibrate:
+            fitted = members.recalibrate(fitted)
         self.networks_ = fitted.networks
         self.code_loadings_ = [loadings.cpu().numpy() for loadings in fitted.code_loadings]
         self.feature_loadings_ = [F.cpu().numpy() for F in fitted.feature_loadings]
@@ -341,7 +354,7 @@ class MPVAEClassifier(JointQuestions):
     def _resolve(self, rows: Rows, validation: Rows | None) -> Settings:
         given = {name: getattr(self, name) for name in setting_docs()}
         shape = DataShape(len(rows), rows.X.shape[1], rows.Y.shape[1])
-        settings = resolve(self.preset, given, shape)
+        settings = resolve(self.preset, given, shape, self.objective)
         missing = observed.has_missing(rows.Y)
         if missing and settings.hide_labels == 0 and settings.label_branch:
             if given["hide_labels"] != "auto":
@@ -350,10 +363,10 @@ class MPVAEClassifier(JointQuestions):
                     "labels are known; set hide_labels above 0, or leave it at 'auto'"
                 )
             given["hide_labels"] = 0.5
-            settings = resolve(self.preset, given, shape)
+            settings = resolve(self.preset, given, shape, self.objective)
         if validation is None and settings.n_members > max(1, len(rows) // 2):
             given["n_members"] = max(1, len(rows) // 2)  # a fold needs rows
-            settings = resolve(self.preset, given, shape)
+            settings = resolve(self.preset, given, shape, self.objective)
         return settings
 
     def _show(self, progress: FitProgress, member: int, record: EpochRecord) -> None:
@@ -387,6 +400,7 @@ class MPVAEClassifier(JointQuestions):
             self.thresholds_[metric] = threshold
             self.validation_scores_[metric] = observed.decision_score(Y, P, metric, threshold)
         self.validation_scores_["log_loss"] = observed.log_loss(Y, P)
+        self.validation_scores_["calibration_error"] = observed.calibration_error(Y, P)
         self.calibration_ = conformal.calibrate(Y, P)
 
     def _choose_rules(self, held_out: members.HeldOut) -> None:

@@ -5,16 +5,17 @@ predictions to choose thresholds from, and they tell how good the model is.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, get_args
 
 import numpy as np
 import scipy.sparse as sp
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mpvae import inference, observed
+from mpvae import calibration, inference, observed, probit
 from mpvae.answers import N_DRAWS, JointMetric, best_answers
 from mpvae.config import Metric, Settings
 from mpvae.data import stratified_folds, stratified_split
@@ -24,7 +25,7 @@ from mpvae.networks import MPVAE
 from mpvae.rows import Rows
 from mpvae.training import train
 
-_ENTRIES = 2**25  # draws x labels x rows decided jointly, per member: a second or so
+_ENTRIES = 2**22  # draws x labels x rows decided jointly, per member: half a second or so
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,6 +113,29 @@ def fit_members(
         P = np.mean([part.P for part in judged], axis=0)
         held_out = _held_out(networks, validation, P)
     return Members(networks, loadings, by_features, history, held_out, interrupted)
+
+
+def recalibrate(fitted: Members) -> Members:
+    """Members whose probabilities match the held-out labels.
+
+    Each label gets a slope and a shift on the probit scale, see `calibration.fit_probit`. They
+    go into the output layers, so joint and conditional answers have them too.
+    """
+    held_out = fitted.held_out
+    if held_out is None:
+        return fitted
+    slope, shift = calibration.fit_probit(held_out.Y, held_out.P, held_out.weight)
+    a, b = (torch.as_tensor(v).to(fitted.networks[0].B) for v in (slope, shift))
+    for network in fitted.networks:
+        output = network.output
+        output.weight.data = a[:, None] * output.weight
+        output.bias.data = a * output.bias + b * probit.scale(network.B)
+    return replace(
+        fitted,
+        code_loadings=[a[:, None] * C for C in fitted.code_loadings],
+        feature_loadings=[a[:, None] * F for F in fitted.feature_loadings],
+        held_out=replace(held_out, P=calibration.apply_probit(held_out.P, slope, shift)),
+    )
 
 
 def _partition(

@@ -66,6 +66,16 @@ def log_loss(Y: Matrix, P: NDArray[np.float64]) -> float:
     return metrics.log_loss(Y[seen][:, None], P[seen][:, None]) if seen.any() else float("nan")
 
 
+def calibration_error(Y: Matrix, P: NDArray[np.float64]) -> float:
+    """`metrics.calibration_error` over the observed labels; NaN if there are none."""
+    if not has_missing(Y):
+        return metrics.calibration_error(Y, P)
+    seen = ~np.isnan(Y)
+    if not seen.any():
+        return float("nan")
+    return metrics.calibration_error(Y[seen][:, None], P[seen][:, None])
+
+
 def _settled(Y: Matrix, P: NDArray[np.float64]) -> tuple[Matrix, NDArray[np.float64]]:
     """Unobserved labels as absent ones that no threshold takes."""
     if not has_missing(Y):

@@ -219,7 +219,8 @@ def _check_features(features: FeatureMap, n_features: int) -> None:
 def _check_params(model: Any, n_labels: int) -> None:
     """Refuse parameters that fit would refuse, or that predict would stumble on."""
     given = {name: getattr(model, name) for name in setting_docs()}
-    resolve(model.preset, given, DataShape(2, model.n_features_in_, n_labels))
+    shape = DataShape(2, model.n_features_in_, n_labels)
+    resolve(model.preset, given, shape, model.objective)
     if model.metric not in get_args(Metric):
         raise ConfigError(f"metric must be one of {get_args(Metric)}, got {model.metric!r}")
     if not isinstance(model.verbose, int):

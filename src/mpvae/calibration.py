@@ -1,0 +1,65 @@
+"""Probabilities that match frequencies: a slope and a shift per label on the probit scale."""
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from scipy.special import log_ndtr, ndtr, ndtri
+
+from mpvae.features import Matrix
+
+_PRIOR_ROWS = 20.0  # a label is moved as if it also had this many rows that need no change
+_STEPS = 25
+_FARTHEST = 8.0  # on the probit scale
+
+
+def fit_probit(
+    Y: Matrix, P: NDArray[np.float64], weight: NDArray[np.float64] | None = None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    r"""Slope a and shift b of each label for which :math:`\Phi(a\,\Phi^{-1}(p) + b)` fits best.
+
+    Penalised maximum likelihood by Newton's method, all labels at once; the penalty
+    :math:`10 [(a - 1)^2 + b^2]` stands for 20 rows that ask for no change, so that a rare
+    label keeps what it has.
+
+    Parameters
+    ----------
+    Y : (n, L)
+        Labels of rows that were not trained on; NaN where not observed.
+    P : (n, L)
+        Their probabilities.
+    weight : (n,), optional
+        Weights of the rows.
+
+    Returns
+    -------
+    slope, shift : ndarrays of shape (L,)
+    """
+    truth = Y.toarray() if sp.issparse(Y) else np.asarray(Y)
+    seen = ~np.isnan(truth)
+    t = np.where(seen, 2 * np.nan_to_num(truth) - 1, 0.0)  # (n, L)
+    w = np.ones(len(t)) if weight is None else np.asarray(weight, np.float64)
+    q = np.clip(ndtri(P), -_FARTHEST, _FARTHEST)
+    a, b = np.ones(t.shape[1]), np.zeros(t.shape[1])
+    for _ in range(_STEPS):
+        v = t * (a * q + b)
+        hazard = np.exp(-0.5 * v * v - log_ndtr(v)) / np.sqrt(2 * np.pi)
+        slope = w[:, None] * t * hazard  # 0 where not observed
+        curve = w[:, None] * seen * hazard * (hazard + v)
+        gradient = np.stack([(slope * q).sum(0), slope.sum(0)])
+        gradient -= _PRIOR_ROWS * np.stack([a - 1, b])
+        h_aa = (curve * q * q).sum(0) + _PRIOR_ROWS
+        h_ab = (curve * q).sum(0)
+        h_bb = curve.sum(0) + _PRIOR_ROWS
+        determinant = h_aa * h_bb - h_ab**2
+        step_a = (h_bb * gradient[0] - h_ab * gradient[1]) / determinant
+        step_b = (h_aa * gradient[1] - h_ab * gradient[0]) / determinant
+        length = np.maximum(1.0, np.abs(np.stack([step_a, step_b])).max(0))
+        a, b = a + step_a / length, b + step_b / length
+    return np.maximum(a, 0.05), b  # a slope below zero would turn the ranking round
+
+
+def apply_probit(
+    P: NDArray[np.float64], slope: NDArray[np.float64], shift: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Probabilities after the change, (n, L)."""
+    return np.asarray(ndtr(slope * np.clip(ndtri(P), -38, 38) + shift))
