@@ -136,7 +136,7 @@ def test_labels_are_chosen_by_pattern_list_or_count(place, tmp_path, labels):
     assert summary["features"] == 4
     assert summary["networks"] == 2
     assert not summary["interrupted"]
-    assert summary["held_out_scores"].keys() == METRICS | {"log_loss"}
+    assert summary["held_out_scores"].keys() == METRICS | {"log_loss", "calibration_error"}
     assert load_model(tmp_path / "m").label_names_.tolist() == NAMES
 
 

@@ -71,6 +71,22 @@ def kept_columns(table: Path, keep: list[str], rows: str) -> pd.DataFrame:
     return frame.iloc[:, match_columns(names, split_names(keep), role="kept", file=table.name)]
 
 
+def read_known(model: MPVAEClassifier, file: Path) -> pd.DataFrame:
+    """Labels already known, one row per row of the table: 0, 1, or an empty cell."""
+    header = read_table(file).features()
+    if not isinstance(header, pd.DataFrame):
+        raise DataError(f"{file.name} has no named columns; write the known labels as CSV")
+    names = [name for name in map(str, header.columns) if name in set(model.label_names_)]
+    if not names:
+        some = ", ".join(model.label_names_[:3])
+        raise DataError(f"{file.name} has no column that is a label of the model ({some}, ...)")
+    others = [str(name) for name in header.columns if str(name) not in names]
+    if others:
+        shown = ", ".join(others[:5]) + (", ..." if len(others) > 5 else "")
+        err.print(f"{plain(file.name)}: no labels of the model, left out: {plain(shown)}")
+    return read_table(file, labels=names, columns=[]).labels()
+
+
 def split_names(given: list[str] | None) -> list[str]:
     """Names and patterns given one by one, or several with commas between."""
     return [name.strip() for text in given or [] for name in text.split(",") if name.strip()]

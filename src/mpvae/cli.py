@@ -5,44 +5,42 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
-from typing import Annotated, ParamSpec, get_args
+from typing import Annotated
 
-import numpy as np
-import pandas as pd
 import typer
 from rich.table import Table
 
 from mpvae import __version__, metrics
-from mpvae.choosing import choose_rows, given_settings, kept_columns, read_for, split_names
-from mpvae.config import DataShape, Metric, Preset, resolve, setting_docs
+from mpvae.choosing import (
+    choose_rows,
+    given_settings,
+    split_names,
+)
+from mpvae.config import DataShape, Metric, Objective, resolve, setting_docs
 from mpvae.data import load_yeast, read_table
-from mpvae.errors import ConfigError, DataError, MPVAEError
-from mpvae.estimator import MPVAEClassifier, load_model
+from mpvae.errors import DataError, MPVAEError
+from mpvae.estimator import MPVAEClassifier
+from mpvae.shell import (
+    JsonOption,
+    MetaOption,
+    PresetOption,
+    RowsOption,
+    TableArgument,
+    app,
+    json_numbers,
+    user_errors,
+)
 from mpvae.terminal import (
-    check_suffix,
     err,
     out,
     plain,
     print_held_out,
     print_pairs,
-    print_scores,
     title,
-    write_frame,
 )
 
 EXPERIMENTS = Path(__file__).parents[2] / "benchmarks" / "paper.py"
-
-app = typer.Typer(
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-P = ParamSpec("P")
 
 # Bai, Kong and Gomes (IJCAI 2020), Tables 1 and 2, column MPVAE, row yeast.
 PAPER_YEAST: dict[Metric, float] = {
@@ -52,48 +50,10 @@ PAPER_YEAST: dict[Metric, float] = {
     "hamming": 0.7920,
 }
 
-TableArgument = Annotated[
-    Path,
-    typer.Argument(
-        help="CSV, TSV, Parquet, ARFF, .npz, .npy, libsvm or extreme-classification text."
-    ),
-]
-ModelArgument = Annotated[Path, typer.Argument(help="Folder written by `mpvae fit`.")]
-MetaOption = Annotated[
-    int, typer.Option("--meta-offset", help="For .npy: columns before the labels.")
-]
-RowsOption = Annotated[
-    str, typer.Option("--rows", help="auto, all, or a split of the file: train, val, test.")
-]
-PresetOption = Annotated[Preset, typer.Option(help="Where settings not given come from.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-
 
 def main() -> None:
     """Entry point of the ``mpvae`` command."""
     app()
-
-
-def _user_errors(command: Callable[P, None]) -> Callable[P, None]:
-    """Turn errors about data, files or settings into one line and exit code 2."""
-
-    @wraps(command)
-    def shell(*args: P.args, **kwargs: P.kwargs) -> None:
-        # A model of nameless columns may meet a table with names, or the other way round.
-        warnings.filterwarnings("ignore", "X (has|does not have valid) feature names")
-        try:
-            command(*args, **kwargs)
-        except BrokenPipeError:
-            raise  # the reader of our output has gone: typer ends without a word
-        except (MPVAEError, ValueError, OSError) as error:
-            text = " ".join(str(error).split())
-            err.print(f"[red]mpvae:[/red] {plain(text)}")
-            raise typer.Exit(2) from None
-        except KeyboardInterrupt:
-            err.print("[yellow]mpvae:[/yellow] interrupted; nothing was written")
-            raise typer.Exit(130) from None
-
-    return shell
 
 
 @app.callback(invoke_without_command=True)
@@ -110,7 +70,7 @@ def root(
 
 
 @app.command()
-@_user_errors
+@user_errors
 def demo(
     folder: Annotated[
         Path, typer.Option("--out", "-o", help="Where to save the model.")
@@ -147,7 +107,7 @@ def demo(
 
 
 @app.command()
-@_user_errors
+@user_errors
 def fit(
     table: TableArgument,
     folder: Annotated[Path, typer.Option("--out", "-o", help="Folder for the model.")],
@@ -168,6 +128,14 @@ def fit(
         Metric, typer.Option(help="What predictions should do well at.")
     ] = "micro_f1",
     preset: PresetOption = "default",
+    objective: Annotated[
+        Objective,
+        typer.Option(help="likelihood: calibrated joint probabilities; paper: F1 alone."),
+    ] = "auto",
+    allow_missing_labels: Annotated[
+        bool,
+        typer.Option("--allow-missing-labels", help="Empty label cells mean: not observed."),
+    ] = False,
     config: Annotated[
         Path | None, typer.Option(help="TOML file of settings; see `mpvae settings`.")
     ] = None,
@@ -198,6 +166,8 @@ def fit(
     model = MPVAEClassifier(
         metric=metric,
         preset=preset,
+        objective=objective,
+        allow_missing_labels=allow_missing_labels,
         random_state=seed,
         verbose=0 if as_json else 1,
         **settings,
@@ -226,7 +196,7 @@ def fit(
         "epochs": model.n_epochs_,
         "seconds": round(time.perf_counter() - start, 2),
         "interrupted": interrupted,
-        "held_out_scores": _json_numbers(model.validation_scores_),
+        "held_out_scores": json_numbers(model.validation_scores_),
     }
     if as_json:
         print(json.dumps(summary))
@@ -244,132 +214,7 @@ def fit(
 
 
 @app.command()
-@_user_errors
-def predict(
-    model_folder: ModelArgument,
-    table: TableArgument,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", help="CSV, Parquet or JSON file; without it CSV is printed."
-        ),
-    ] = None,
-    decide: Annotated[
-        bool, typer.Option("--decide", help="Write 0/1 decisions instead of probabilities.")
-    ] = False,
-    metric: Annotated[
-        Metric | None, typer.Option(help="With --decide: the metric to decide for.")
-    ] = None,
-    keep: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--keep", "-k", help="Columns of TABLE to copy into the output, such as ids."
-        ),
-    ] = None,
-    rows: RowsOption = "all",
-    meta_offset: MetaOption = 0,
-) -> None:
-    """Write the probability of every label for every row of TABLE.
-
-    Example: `mpvae predict model new_sites.csv --keep site_id --out probabilities.csv`
-    """
-    if metric and not decide:
-        raise ConfigError("--metric chooses how to decide; add --decide")
-    if file is not None:
-        check_suffix(file)  # refuse an unknown suffix before the work
-        if file.exists() and file.samefile(table):
-            raise ConfigError(f"--out {file} is the table itself; give another file")
-    model = load_model(model_folder).set_output(transform="pandas")
-    model.verbose = 1
-    data, _ = choose_rows(read_for(model, table, meta_offset), rows, "all")
-    X = data.features()
-    answer = model.predict(X, metric=metric) if decide else model.predict_proba(X)
-    if not model.multilabel_ and decide:
-        answer = pd.DataFrame({model.label_names_[0]: answer}, index=getattr(X, "index", None))
-    answer.columns = answer.columns.astype(str)  # classes may be numbers
-    if keep:
-        kept = kept_columns(table, keep, rows)
-        twice = [str(name) for name in kept.columns if name in set(answer.columns)]
-        if twice:
-            raise DataError(f"--keep {twice[0]} is a label of the model; keep other columns")
-        answer = pd.concat([kept, answer], axis=1)
-    if file is None:
-        answer.to_csv(sys.stdout, index=False)
-        return
-    write_frame(answer, file)
-    out.print(f"{len(answer)} rows, {len(model.label_names_)} labels -> {plain(file)}")
-
-
-@app.command()
-@_user_errors
-def evaluate(
-    model_folder: ModelArgument,
-    table: TableArgument,
-    rows: RowsOption = "auto",
-    meta_offset: MetaOption = 0,
-    as_json: JsonOption = False,
-) -> None:
-    """Score a model on TABLE, which holds the true labels.
-
-    Every metric of decisions uses the threshold chosen for it when the model was trained.
-    """
-    model = load_model(model_folder)
-    model.verbose = 0 if as_json else 1
-    data, _ = choose_rows(read_for(model, table, meta_offset, with_labels=True), rows, "test")
-    X, Y = data.features(), data.labels().to_numpy()
-    if np.isnan(Y).any():
-        raise DataError(f"{table.name} lacks some labels; evaluate needs all of them")
-    probabilities = model.predict_proba(X)
-    if model.multilabel_:
-        decided = {name: model.predict(X, metric=name) for name in get_args(Metric)}
-    else:
-        probabilities = probabilities[:, 1:]
-        decided = dict.fromkeys(get_args(Metric), (probabilities > 0.5).astype(int))
-    scores = metrics.all_metrics(Y, probabilities, decided)
-    if as_json:
-        print(json.dumps(_json_numbers(scores)))
-    else:
-        print_scores(scores, f"{table.name}, {len(data)} rows")
-
-
-@app.command()
-@_user_errors
-def info(model_folder: ModelArgument, as_json: JsonOption = False) -> None:
-    """Show what a model knows: labels, settings, thresholds, strongest label pairs."""
-    model = load_model(model_folder)
-    settings = {name: getattr(model.settings_, name) for name in setting_docs()}
-    if as_json:
-        print(
-            json.dumps(
-                {
-                    "labels": list(model.label_names_),
-                    "features": list(getattr(model, "feature_names_in_", [])),
-                    "networks": len(model.networks_),
-                    "settings": settings,
-                    "thresholds": {
-                        k: np.asarray(v).tolist() for k, v in model.thresholds_.items()
-                    },
-                    "held_out_scores": _json_numbers(model.validation_scores_),
-                }
-            )
-        )
-        return
-    names = ", ".join(model.label_names_[:8]) + (", ..." if len(model.label_names_) > 8 else "")
-    out.print(
-        f"[b]{plain(model_folder)}[/b]: {model.n_features_in_} features -> "
-        f"{len(model.label_names_)} labels ({plain(names)}); {len(model.networks_)} networks, "
-        f"preset {model.preset}, metric {model.metric}"
-    )
-    print_held_out(model)
-    print_pairs(model, 5)
-    table = Table("setting", "value", "meaning")
-    for name, value in settings.items():
-        table.add_row(name, str(value), plain(setting_docs()[name]))
-    out.print(table)
-
-
-@app.command()
-@_user_errors
+@user_errors
 def settings(
     preset: PresetOption = "default",
     n_rows: Annotated[int, typer.Option("--n-rows", help="Rows of the data.")] = 2000,
@@ -394,7 +239,7 @@ def settings(
         "help_option_names": [],
     }
 )
-@_user_errors
+@user_errors
 def benchmark(context: typer.Context) -> None:
     """Rerun the paper's tables and figures: `mpvae benchmark table1 --quick` for a first look.
 
@@ -415,6 +260,4 @@ def _interrupt_once(_number: int, _frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _json_numbers(values: dict[str, float]) -> dict[str, float | None]:
-    """Scores as JSON has them: null where a score is not defined."""
-    return {name: value if np.isfinite(value) else None for name, value in values.items()}
+from mpvae import asking  # noqa: E402, F401  its commands come after these in the help

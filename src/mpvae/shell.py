@@ -1,0 +1,65 @@
+"""What every command shares: the application, its options, and how errors are shown."""
+
+import warnings
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, ParamSpec
+
+import numpy as np
+import typer
+
+from mpvae.config import Preset
+from mpvae.errors import MPVAEError
+from mpvae.terminal import err, plain
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+P = ParamSpec("P")
+
+TableArgument = Annotated[
+    Path,
+    typer.Argument(
+        help="CSV, TSV, Parquet, ARFF, .npz, .npy, libsvm or extreme-classification text."
+    ),
+]
+ModelArgument = Annotated[Path, typer.Argument(help="Folder written by `mpvae fit`.")]
+MetaOption = Annotated[
+    int, typer.Option("--meta-offset", help="For .npy: columns before the labels.")
+]
+RowsOption = Annotated[
+    str, typer.Option("--rows", help="auto, all, or a split of the file: train, val, test.")
+]
+PresetOption = Annotated[Preset, typer.Option(help="Where settings not given come from.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def user_errors(command: Callable[P, None]) -> Callable[P, None]:
+    """Turn errors about data, files or settings into one line and exit code 2."""
+
+    @wraps(command)
+    def shell(*args: P.args, **kwargs: P.kwargs) -> None:
+        # A model of nameless columns may meet a table with names, or the other way round.
+        warnings.filterwarnings("ignore", "X (has|does not have valid) feature names")
+        try:
+            command(*args, **kwargs)
+        except BrokenPipeError:
+            raise  # the reader of our output has gone: typer ends without a word
+        except (MPVAEError, ValueError, OSError) as error:
+            text = " ".join(str(error).split())
+            err.print(f"[red]mpvae:[/red] {plain(text)}")
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            err.print("[yellow]mpvae:[/yellow] interrupted; nothing was written")
+            raise typer.Exit(130) from None
+
+    return shell
+
+
+def json_numbers(values: dict[str, float]) -> dict[str, float | None]:
+    """Scores as JSON has them: null where a score is not defined."""
+    return {name: value if np.isfinite(value) else None for name, value in values.items()}
