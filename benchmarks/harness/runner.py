@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -20,8 +21,15 @@ from harness.experiments import Waiting
 _PAUSE = 0.1  # seconds between looks at the running cells
 
 
-def run_all(cells: list[Cell], results: Path, *, workers: int, retry: bool = False) -> None:
-    """Bring every cell to its file."""
+def run_all(
+    cells: list[Cell],
+    results: Path,
+    *,
+    workers: int,
+    retry: bool = False,
+    run: Callable[[Cell, Path], None] = experiments.run,
+) -> None:
+    """Bring every cell to its file, by ``run`` in a process of its own."""
     if retry:
         for cell in cells:
             content = cell.read(results)
@@ -51,7 +59,7 @@ def run_all(cells: list[Cell], results: Path, *, workers: int, retry: bool = Fal
                     bar.advance(task)
                 while len(running) < workers and (cell := _next(left, results)) is not None:
                     left.remove(cell)
-                    running[cell] = _Job(cell, results, context)
+                    running[cell] = _Job(cell, results, context, run)
                 if left and not running:
                     raise RuntimeError(f"{left[0]} waits for a cell that is not to be run")
                 bar.update(
@@ -68,10 +76,16 @@ def run_all(cells: list[Cell], results: Path, *, workers: int, retry: bool = Fal
 class _Job:
     """A cell in a process."""
 
-    def __init__(self, cell: Cell, results: Path, context: multiprocessing.context.BaseContext):
+    def __init__(
+        self,
+        cell: Cell,
+        results: Path,
+        context: multiprocessing.context.BaseContext,
+        run: Callable[[Cell, Path], None],
+    ) -> None:
         self.cell = cell
         self.started = time.monotonic()
-        self.process = context.Process(target=_work, args=(cell, results), daemon=True)
+        self.process = context.Process(target=_work, args=(cell, results, run), daemon=True)
         self.process.start()
 
     def ended(self, results: Path) -> bool:
@@ -111,12 +125,12 @@ def _next(left: list[Cell], results: Path) -> Cell | None:
     return None
 
 
-def _work(cell: Cell, results: Path) -> None:
+def _work(cell: Cell, results: Path, run: Callable[[Cell, Path], None]) -> None:
     import torch
 
     torch.set_num_threads(1)
     try:
-        experiments.run(cell, results)
+        run(cell, results)
     except Exception as error:  # noqa: BLE001  one cell must not end the run
         traceback.print_exc()
         reason = f"{type(error).__name__}: {error}"
