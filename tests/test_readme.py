@@ -20,7 +20,7 @@ NUMBER = re.compile(r"[+-]?\d*\.\d+")
 def project_copy(tmp_path, monkeypatch):
     """An empty folder with the example tables, where the README's paths work."""
     (tmp_path / "examples").mkdir()
-    for name in ("sites.csv", "new_sites.csv"):
+    for name in ("sites.csv", "new_sites.csv", "seen.csv"):
         (tmp_path / "examples" / name).write_bytes((ROOT / "examples" / name).read_bytes())
     monkeypatch.chdir(tmp_path)
     return tmp_path
