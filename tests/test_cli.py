@@ -271,13 +271,14 @@ def test_predictions_are_written_to_a_file(place, tmp_path, suffix):
 
 def test_decisions_are_made_for_the_metric_asked_for(place, tmp_path):
     X = table().drop(columns=["site", *NAMES])
-    for options, metric in (([], None), (["--metric", "macro_f1"], "macro_f1")):
-        succeeds(
-            "predict", place.model, place.csv, "--decide", *options, "-o", tmp_path / "d.csv"
-        )
+    for options, metric in (
+        (["--decide"], None),
+        (["--decide", "--metric", "macro_f1"], "macro_f1"),
+        (["--metric", "subset"], "subset"),
+    ):
+        succeeds("predict", place.model, place.csv, *options, "-o", tmp_path / "d.csv")
         answer = pd.read_csv(tmp_path / "d.csv")
         np.testing.assert_array_equal(answer, load_model(place.model).predict(X, metric=metric))
-    assert "add --decide" in fails("predict", place.model, place.csv, "--metric", "subset")
 
 
 def test_columns_may_come_in_another_order_and_with_others_among_them(place, tmp_path):
@@ -315,6 +316,124 @@ def test_a_model_of_nameless_columns_takes_a_table_with_names_without_a_warning(
     result = run("predict", tmp_path / "m", tmp_path / "t.csv")
     assert result.stderr == ""
     assert result.stdout.startswith("label_0,label_1,label_2\n")
+
+
+# ----------------------------------------------------------- known labels, sets, associations
+
+
+def test_known_labels_change_the_others(place, tmp_path):
+    X = table().drop(columns=["site", *NAMES])
+    known = table()[[NAMES[2], NAMES[1]]].astype("Int64")
+    known.loc[::2, NAMES[1]] = None
+    known.to_csv(tmp_path / "known.csv", index=False)
+    text = succeeds("predict", place.model, place.csv, "--given", tmp_path / "known.csv")
+    answer = pd.read_csv(StringIO(text))
+    expected = load_model(place.model).predict_conditional(X, known.astype(float))
+    np.testing.assert_array_equal(answer, expected)
+    np.testing.assert_array_equal(answer[NAMES[2]], known[NAMES[2]])
+
+
+def test_other_columns_beside_known_labels_are_left_out_and_named(place, tmp_path):
+    known = table()[["site", NAMES[0]]]
+    known.assign(**{"[b]x": 1}).to_csv(tmp_path / "known.csv", index=False)
+    result = run("predict", place.model, place.csv, "--given", tmp_path / "known.csv")
+    assert result.exit_code == 0
+    assert result.stderr == "known.csv: no labels of the model, left out: site, [b]x\n"
+    assert result.stdout.startswith(",".join(NAMES))
+
+
+def test_known_labels_that_do_not_fit_are_refused(place, tmp_path):
+    known = tmp_path / "known.csv"
+    table()[[NAMES[0]]][:59].to_csv(known, index=False)
+    line = fails("predict", place.model, place.csv, "--given", known)
+    assert "60 rows" in line
+    assert "59" in line
+    table()[["depth"]].to_csv(known, index=False)
+    line = fails("predict", place.model, place.csv, "--given", known)
+    assert f"no column that is a label of the model ({NAMES[0]}, " in line
+    table()[[NAMES[0]]].replace(1, 2).to_csv(known, index=False)
+    assert NAMES[0] in fails("predict", place.model, place.csv, "--given", known)
+    assert "absent.csv" in fails("predict", place.model, place.csv, "--given", "absent.csv")
+
+
+@pytest.mark.parametrize("guarantee", ["all", "recall", "label"])
+def test_sets_are_written_for_each_guarantee(place, guarantee):
+    words = ["--sets", 0.9] + ([] if guarantee == "all" else ["--guarantee", guarantee])
+    answer = pd.read_csv(StringIO(succeeds("predict", place.model, place.csv, *words)))
+    X = table().drop(columns=["site", *NAMES])
+    expected = load_model(place.model).predict_set(X, 0.9, guarantee=guarantee)
+    assert answer.columns.tolist() == NAMES
+    np.testing.assert_array_equal(answer, expected)
+
+
+def test_a_coverage_of_none_or_all_is_refused(place):
+    for coverage in (0, 1):
+        line = fails("predict", place.model, place.csv, "--sets", coverage)
+        assert "coverage must be in (0, 1)" in line
+    result = run("predict", place.model, place.csv, "--sets", 90)
+    assert result.exit_code == 2
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--decide", "--sets", "0.9"],
+        ["--metric", "subset", "--given", "{csv}"],
+        ["--given", "{csv}", "--sets", "0.9"],
+        ["--decide", "--given", "{csv}", "--sets", "0.9"],
+    ],
+)
+def test_only_one_kind_of_answer_at_a_time(place, words):
+    words = [word.format(csv=place.csv) for word in words]
+    assert "one of them at a time" in fails("predict", place.model, place.csv, *words)
+
+
+def test_associations_are_printed_or_written(place, tmp_path):
+    printed = pd.read_csv(StringIO(succeeds("associations", place.model)))
+    model = load_model(place.model)
+    expected = model.associations()
+    assert printed.columns.tolist() == [*expected.columns, "group_a", "group_b"]
+    pd.testing.assert_frame_equal(printed[expected.columns], expected)
+    assert printed["group_a"].tolist() == model.label_groups()[printed["label_a"]].tolist()
+    text = succeeds("associations", place.model, "-o", tmp_path / "p.csv", "--level", 0.5)
+    assert "3 pairs of 3 labels -> " in text
+    narrow = pd.read_csv(tmp_path / "p.csv")
+    assert (narrow["high"] - narrow["low"] < printed["high"] - printed["low"]).all()
+    line = fails("associations", place.model, "-o", tmp_path / "p.xlsx")
+    assert "use .csv, .parquet or .json" in line
+    assert "level must be in (0, 1)" in fails("associations", place.model, "--level", 95)
+
+
+# ------------------------------------------------------------------ gaps in labels, objectives
+
+
+def test_empty_label_cells_are_learnt_around_if_allowed(place, tmp_path):
+    gaps = table().astype(dict.fromkeys(NAMES, "Int64"))
+    gaps.loc[::3, NAMES[1]] = None
+    gaps.to_csv(tmp_path / "gaps.csv", index=False)
+    words = ["fit", tmp_path / "gaps.csv", "-l", "sp_*", "-x", "site", "-o", tmp_path / "m"]
+    line = fails(*words, *FAST)
+    assert "--allow-missing-labels" in line
+    assert NAMES[1] in line
+    assert not (tmp_path / "m").exists()
+    succeeds(*words, "--allow-missing-labels", *FAST)
+    loaded = load_model(tmp_path / "m")
+    assert loaded.allow_missing_labels
+    X = gaps.drop(columns=["site", *NAMES])
+    assert np.isfinite(loaded.score(X, gaps[NAMES]))
+
+
+def test_an_objective_is_chosen_by_name(place, tmp_path):
+    words = ["fit", place.csv, "-l", "sp_*", "-x", "site", "-o", tmp_path / "m", *FAST]
+    for objective, weight in (("likelihood", 1.0), ("paper", 0.5)):
+        succeeds(*words, "--objective", objective)
+        loaded = load_model(tmp_path / "m")
+        assert loaded.objective == objective
+        assert loaded.settings_.lambda_ce == weight
+    result = run(*words, "--objective", "f1")
+    assert result.exit_code == 2
+    assert "likelihood" in result.stderr
 
 
 # -------------------------------------------------------------------------- evaluate and info
@@ -471,10 +590,10 @@ def test_an_interrupt_before_the_first_epoch_writes_nothing(place, tmp_path, mon
 def test_help_explains_and_gives_examples():
     text = succeeds("--help")
     assert "mpvae demo" in text
-    for command in ("demo", "fit", "predict", "evaluate", "info", "settings"):
+    for command in ("demo", "fit", "predict", "evaluate", "associations", "info", "settings"):
         assert command in text
         assert len(succeeds(command, "--help")) > 300
-    for command in ("fit", "predict"):
+    for command in ("fit", "predict", "associations"):
         assert f"Example: mpvae {command}" in succeeds(command, "-h")
     assert succeeds("--version") == f"{__version__}\n"
 

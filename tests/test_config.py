@@ -50,6 +50,7 @@ WRONG = [
         for name in ("dropout", "dropout_inputs", "dropout_decoder", "validation_fraction")
         for value in (-0.1, 1, 1.5, math.nan, "half")
     ],
+    *[("hide_labels", value) for value in (-0.1, 1.1, math.nan, "half", None, True)],
     *[("beta_power", value) for value in (0, 3, 1.0)],
     *[("probability_floor", value) for value in (-1e-9, 0.1, math.nan)],
     *[("lr_decay", value) for value in (0, 1.1, -1, math.nan)],
@@ -98,6 +99,8 @@ def test_every_setting_has_a_wrong_value_among_these_tests():
         ("patience", None, None),
         ("dropout", 0, 0.0),
         ("validation_fraction", 0, 0.0),
+        ("hide_labels", 0, 0.0),
+        ("hide_labels", 1, 1.0),
         ("lr_decay", 1, 1.0),
         ("lr_decay_times", 0, 0),
         ("z_draws", 4096, 4096),
@@ -120,6 +123,30 @@ def test_an_unknown_preset_is_refused_by_name():
     for preset in ("fast", None, ["paper"]):
         with pytest.raises(ConfigError, match="preset must be one of default, paper"):
             resolve(preset, {}, SHAPE)
+
+
+@pytest.mark.parametrize("preset", ["default", "paper", "authors_code"])
+def test_an_objective_sets_the_weights_of_the_loss_unless_they_are_given(preset):
+    def weights(objective, **given):
+        found = resolve(preset, given, SHAPE, objective)
+        return found.lambda_ce, found.lambda_rank, found.lambda_entropy
+
+    assert weights("likelihood") == (1, 0, 0)
+    assert weights("paper") == (0.5, 10, 0.5)
+    assert weights("paper", lambda_rank=3.0) == (0.5, 3, 0.5)
+    assert weights("likelihood", lambda_ce="auto", lambda_entropy=0.2) == (1, 0, 0.2)
+    assert resolve(preset, {}, SHAPE, "auto") == resolve(preset, {}, SHAPE)
+
+
+def test_an_objective_changes_nothing_but_the_weights():
+    plain, paper = (asdict(resolve("default", {}, SHAPE, o)) for o in ("likelihood", "paper"))
+    changed = {name for name in plain if plain[name] != paper[name]}
+    assert changed == {"lambda_ce", "lambda_rank", "lambda_entropy"}
+
+
+def test_an_unknown_objective_is_refused_by_name():
+    with pytest.raises(ConfigError, match="objective must be one of auto, likelihood, paper"):
+        resolve("default", {}, SHAPE, "f1")
 
 
 def test_hidden_sets_all_widths_unless_they_are_given():

@@ -15,6 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from mpvae import ConfigError, DataError, MPVAEClassifier, MPVAEError, inference, metrics
+from mpvae.calibration import apply_probit, fit_probit
 from mpvae.data import simulate_probit
 from mpvae.decisions import PAPER_THRESHOLDS
 from mpvae.progress import FitProgress
@@ -432,7 +433,7 @@ def test_validation_rows_of_another_shape_are_refused():
 def test_a_single_member_holds_out_a_share_of_the_rows():
     fitted = tiny(n_members=1, validation_fraction=0.25).fit(X, Y)
     assert len(fitted.networks_) == 1
-    assert fitted.validation_scores_.keys() == {*METRICS, "log_loss"}
+    assert fitted.validation_scores_.keys() == {*METRICS, "log_loss", "calibration_error"}
     without = tiny(n_members=1, validation_fraction=0).fit(X, Y)
     assert without.validation_scores_ == {}
     assert set(without.thresholds_.values()) == {0.5}
@@ -506,7 +507,7 @@ def test_every_metric_has_a_threshold_of_its_kind(kind):
             assert isinstance(threshold, float)
         if kind == "paper":
             assert threshold in PAPER_THRESHOLDS
-        decided = fitted.predict(X, metric=metric)
+        decided = fitted.predict(X, metric=metric, rule="threshold")
         np.testing.assert_array_equal(decided, fitted.predict_proba(X) >= threshold)
 
 
@@ -630,3 +631,53 @@ def test_a_model_trained_in_another_process_is_the_same(model):
     # Another process may have another number of threads, which add up in another order:
     # float32 rounding, 6e-8, over 5 epochs of 4 steps.
     np.testing.assert_allclose(answer, model.predict_proba(X), atol=1e-4)
+
+
+# -------------------------------------------------------------------------- recalibration
+
+
+@pytest.fixture(scope="module")
+def recalibrated():
+    """A model of one member that trained too long, plain and recalibrated, and its rows."""
+    data = simulate_probit(600, n_features=4, n_labels=3, n_factors=1, seed=5)
+    learn, judge, new = np.split(np.arange(600), [150, 400])
+    settings = {"n_members": 1, "max_epochs": 60, "lr": 0.02, "patience": None, "dropout": 0.0}
+    rows = (data.X[learn], data.Y[learn], data.X[judge], data.Y[judge])
+    plain, changed = (
+        tiny(**settings, monitor="hamming", recalibrate=flag).fit(*rows)
+        for flag in (False, True)
+    )
+    return plain, changed, (data.X[judge], data.Y[judge]), (data.X[new], data.Y[new])
+
+
+def test_recalibration_is_a_slope_and_a_shift_of_each_label(recalibrated):
+    plain, changed, (X_judge, Y_judge), (X_new, _) = recalibrated
+    slope, shift = fit_probit(Y_judge, plain.predict_proba(X_judge))
+    expected = apply_probit(plain.predict_proba(X_new), slope, shift)
+    np.testing.assert_allclose(changed.predict_proba(X_new), expected, rtol=0, atol=1e-9)
+    # Factors are left alone; what the code adds is scaled as the means are.
+    np.testing.assert_array_equal(changed.sigma_g_, plain.sigma_g_)
+    scaled = slope[:, None] * plain.code_loadings_[0]
+    np.testing.assert_allclose(changed.code_loadings_[0], scaled, rtol=1e-12)
+
+
+def test_recalibration_lowers_the_log_loss_of_held_out_rows(recalibrated):
+    plain, changed, (X_judge, Y_judge), (X_new, Y_new) = recalibrated
+    before, after = (metrics.log_loss(Y_new, m.predict_proba(X_new)) for m in (plain, changed))
+    assert after <= before
+    held_out = changed.validation_scores_["log_loss"]
+    assert held_out <= plain.validation_scores_["log_loss"]
+    assert held_out == pytest.approx(metrics.log_loss(Y_judge, changed.predict_proba(X_judge)))
+
+
+def test_recalibration_of_folds_keeps_or_lowers_the_held_out_log_loss(model):
+    changed = tiny(recalibrate=True).fit(X, Y)
+    assert changed.validation_scores_["log_loss"] <= model.validation_scores_["log_loss"]
+
+
+def test_without_held_out_rows_recalibration_changes_nothing():
+    plain, changed = (
+        tiny(n_members=1, validation_fraction=0, max_epochs=2, recalibrate=flag).fit(X, Y)
+        for flag in (False, True)
+    )
+    np.testing.assert_array_equal(changed.predict_proba(X), plain.predict_proba(X))

@@ -143,6 +143,8 @@ def test_a_loaded_model_is_the_saved_one_to_the_last_bit(model, saved):
         ({}, DATA.Y[:, 0] == 1),
         ({}, DATA.Y[:, 0] * 2.0 - 1),
         ({}, np.zeros((40, 2))),
+        ({"objective": "paper"}, DATA.Y),
+        ({"allow_missing_labels": True}, np.where(np.eye(40, 3), np.nan, DATA.Y)),
         ({}, DATA.Y[:, :1].repeat(2, axis=1).astype(bool)),
     ],
 )
@@ -156,6 +158,18 @@ def test_every_kind_of_model_comes_back(changes, y, tmp_path):
     loaded.save(tmp_path / "again")  # a loaded model is as good as a fitted one
     again = load_model(tmp_path / "again")
     np.testing.assert_array_equal(again.predict_proba(DATA.X), fitted.predict_proba(DATA.X))
+
+
+def test_a_recalibrated_model_comes_back(tmp_path):
+    fitted = tiny(recalibrate=True).fit(DATA.X, DATA.Y)
+    fitted.save(tmp_path / "m")
+    loaded = load_model(tmp_path / "m")
+    assert loaded.get_params() == fitted.get_params()
+    assert loaded.recalibrate
+    # Slopes and shifts were multiplied into the weights in float64; the file has float32.
+    np.testing.assert_allclose(
+        loaded.predict_proba(DATA.X), fitted.predict_proba(DATA.X), rtol=1e-6
+    )
 
 
 def test_scores_that_are_not_defined_come_back(model, tmp_path):
@@ -512,6 +526,9 @@ def test_settings_that_ask_for_gigabytes_are_refused_without_taking_them(copied)
         ("params", {"preset": "fast"}),
         ("params", {"lr": -1}),
         ("params", {"unknown": 1}),
+        ("params", {"objective": "f1"}),
+        ("rules", {"micro_f1": "joint"}),
+        ("rules", {"subset": "best"}),
         ("settings", {"lr": "fast"}),
         ("settings", {"unknown": 1}),
         ("settings", {"z_draws": 10**9}),

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from mpvae import conformal, decisions, inference, members, metrics, model_file, observed, saved
+from mpvae import conformal, decisions, inference, members, model_file, observed, saved
 from mpvae.answers import JointMetric, best_answers
 from mpvae.config import DataShape, Metric, Objective, Preset, Settings, resolve, setting_docs
 from mpvae.errors import ConfigError, DataError
@@ -244,6 +244,8 @@ class MPVAEClassifier(JointQuestions):
         )
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         X, Y, weight = merge_equal_rows(X, Y, weight)
+        if not observed.has_observed(Y):
+            raise DataError("y holds no observed label, NaN alone; nothing can be learnt")
         if not self.multilabel_ and len(np.unique(Y[~np.isnan(Y)])) < 2:
             raise DataError(
                 "y holds one class once rows of weight 0 are left out; both are needed"
@@ -253,6 +255,8 @@ class MPVAEClassifier(JointQuestions):
         validation = None
         if X_val is not None:
             X_val, Y_val = self._read_validation(X_val, y_val, allow_missing=allow_missing)
+            if not observed.has_observed(Y_val):
+                raise DataError("y_val holds no observed label, NaN alone; leave it out")
             validation = Rows(X_val, Y_val, np.ones(X_val.shape[0]))
         self.settings_ = self._resolve(rows, validation)
         with FitProgress(self.verbose > 0) as progress, threads_that_pay(rows, self.settings_):
@@ -312,15 +316,17 @@ class MPVAEClassifier(JointQuestions):
         return self._wrap(self._decide(X, metric, rule), X, self.label_names_)
 
     def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
-        """Value of `metric` for the predictions on X; accuracy for one binary label."""
+        """Value of `metric` for the predictions on X; accuracy for one binary label.
+
+        With ``allow_missing_labels``, over the labels that are not NaN.
+        """
         check_is_fitted(self)
         if not self.multilabel_:
             return float(super().score(X, y, sample_weight=sample_weight))
         if sample_weight is not None:
             raise DataError("score takes no sample_weight for several labels; leave it out")
-        Y = self._read_known_labels(y)
-        Z = self._decide(X, self.metric, "auto")
-        return float(metrics.DECISION_METRICS[self.metric](Y, Z))
+        Y = self._read_known_labels(y, allow_missing=bool(self.allow_missing_labels))
+        return observed.score(Y, self._decide(X, self.metric, "auto"), self.metric)
 
     def save(self, folder: str | Path) -> None:
         """Write the fitted model into a folder; `mpvae.load_model` reads it."""
@@ -333,12 +339,13 @@ class MPVAEClassifier(JointQuestions):
         if rule == "threshold":
             return decisions.apply_threshold(self._marginals(X), self.thresholds_[metric])
         x = self._encode(X)
+        usual = self.validation_scores_.get("example_f1", 1.0)
         with self._bar("decide", x.shape[0]) as bar:
             return best_answers(
                 self.networks_,
                 x,
                 cast("JointMetric", metric),
-                empty_value=self.validation_scores_.get("example_f1", 1.0),
+                empty_value=1.0 if np.isnan(usual) else usual,
                 on_rows=lambda n: bar.advance(bar.task_ids[0], n),
             )
 
@@ -349,6 +356,9 @@ class MPVAEClassifier(JointQuestions):
             raise ConfigError(f"metric must be one of {allowed}, got {self.metric!r}")
         if not isinstance(self.verbose, int):
             raise ConfigError(f"verbose must be an integer, got {self.verbose!r}")
+        for name in ("allow_missing_labels", "recalibrate"):
+            if not isinstance(getattr(self, name), bool | np.bool_):
+                raise ConfigError(f"{name} must be True or False, got {getattr(self, name)!r}")
         device_named(self.device)
 
     def _resolve(self, rows: Rows, validation: Rows | None) -> Settings:

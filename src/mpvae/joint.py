@@ -24,7 +24,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.func import jacfwd, vmap
 
 from mpvae import probit
 from mpvae.features import Matrix
@@ -40,6 +39,7 @@ _MAX_STEP = 3.0  # standard deviations
 _LEAST_SHARE = 1 / 16  # of the draws that must count, or they are moved
 _MOVES = 24
 _MAX_SHRINKS = 60
+_SD_BOUNDS = 1e-6, 1e3  # of a code: rows far outside the training data ask for exp(1000)
 
 
 class Draws(NamedTuple):
@@ -80,7 +80,8 @@ def log_prob(
         log_mean = log_weight.logsumexp(1) - math.log(n)
         ratio = (log_weight - log_mean[:, None]).exp()  # mean 1 in each row
         values[piece] = log_mean.cpu().numpy()
-        errors[piece] = (ratio.var(1) / n).sqrt().cpu().numpy()
+        variance = ratio.var(1) if n > 1 else torch.full_like(log_mean, torch.nan)
+        errors[piece] = (variance / n).sqrt().cpu().numpy()
         on_rows(len(x))
     return values, errors
 
@@ -214,8 +215,7 @@ def _n_dims(network: MPVAE) -> int:
 
 def _utilities(network: MPVAE, x: Tensor) -> Callable[[Tensor], Tensor]:
     """Function from xi (N, S, P) to s (N, S, L)."""
-    p_z_x = network.prior(x)
-    mean, sd = p_z_x.mean[:, None], p_z_x.stddev[:, None]
+    mean, sd = (v[:, None] for v in _code(network, x))
     from_features = network.decoder_input(x)[:, None]
     d = network.latent_dim
 
@@ -224,6 +224,12 @@ def _utilities(network: MPVAE, x: Tensor) -> Callable[[Tensor], Tensor]:
         return m + xi[..., d:] @ network.B.mT
 
     return utilities
+
+
+def _code(network: MPVAE, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of the code given the features, (N, d) both."""
+    p_z_x = network.prior(x)
+    return p_z_x.mean, p_z_x.stddev.clamp(*_SD_BOUNDS)
 
 
 def _likelihood(s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
@@ -245,8 +251,7 @@ def _fitted_gaussian(network: MPVAE, x: Tensor, y: Tensor, t: Tensor) -> tuple[T
     Newton's method with the curvature of the labels alone (that of the decoder is zero almost
     everywhere): log Phi is concave, so the precision is at least the identity.
     """
-    p_z_x = network.prior(x)
-    mean, sd = p_z_x.mean, p_z_x.stddev
+    mean, sd = _code(network, x)
     from_features = network.decoder_input(x)
     d, B = network.latent_dim, network.B
     start = (network.posterior(x, y).mean - mean) / sd
@@ -254,16 +259,13 @@ def _fitted_gaussian(network: MPVAE, x: Tensor, y: Tensor, t: Tensor) -> tuple[T
     eps = torch.where((t != 0).any(1, keepdim=True), start * shrink, 0)
     xi = torch.cat([eps, eps.new_zeros(len(x), B.shape[1])], 1)
 
-    def decode(eps: Tensor, from_features: Tensor, mean: Tensor, sd: Tensor) -> Tensor:
-        return network.decode_codes(from_features, mean + sd * eps)
-
-    slope = vmap(jacfwd(decode))
     identity = torch.eye(xi.shape[1]).to(xi)
     loadings = B.expand(len(x), *B.shape)
     for step in range(_NEWTON_STEPS + 1):
         eps, u = xi[:, :d], xi[:, d:]
-        A = torch.cat([slope(eps, from_features, mean, sd), loadings], 2)  # (N, L, P)
-        v = t * (decode(eps, from_features, mean, sd) + u @ B.mT)
+        m, slope = network.decode_with_slope(from_features, mean + sd * eps)
+        A = torch.cat([slope * sd[:, None], loadings], 2)  # (N, L, P)
+        v = t * (m + u @ B.mT)
         hazard = probit.erfc_hazard(v * -math.sqrt(0.5)) * math.sqrt(2 / math.pi)  # phi / Phi
         weight = (hazard * (hazard + v)).clamp(0, 1) * t.abs()
         root = torch.linalg.cholesky(identity + (A * weight[..., None]).mT @ A)
@@ -283,20 +285,25 @@ def _answer(draws: Draws) -> tuple[Tensor, Tensor]:
 
 
 def _moved(network: MPVAE, x: Tensor, y: Tensor, draws: Draws, rows: Tensor) -> Draws:
-    """Draws of some rows resampled by weight, then moved until they no longer coincide."""
-    generator = torch.Generator().manual_seed(0)
+    """Draws of some rows resampled by weight, then moved until they no longer coincide.
+
+    All rows share the random numbers, so the answer to one does not depend on the others.
+    """
     log_weight, xi = draws.log_weight[rows], draws.xi[rows]
     t = probit.signs(y)
     utilities = _utilities(network, x)
-    S = xi.shape[1]
-    chosen = torch.multinomial(log_weight.softmax(1), S, replacement=True)
+    N, S, _ = xi.shape
+    middles = (torch.arange(S).to(xi) + 0.5) / S
+    chosen = torch.searchsorted(log_weight.softmax(1).cumsum(1), middles.expand(N, S).clone())
+    chosen = chosen.clamp(max=S - 1)
     xi = xi.gather(1, chosen[..., None].expand_as(xi))
     log_lik, prob = _likelihood(utilities(xi), t)
-    for _ in range(_MOVES):
-        other = torch.randn(xi.shape, generator=generator, dtype=torch.float64).to(xi)
-        uniform = torch.rand(2, *log_lik.shape, generator=generator, dtype=torch.float64).to(xi)
+    for move in range(_MOVES):
+        generator = torch.Generator().manual_seed(move)
+        other = torch.randn(xi.shape[1:], generator=generator, dtype=torch.float64).to(xi)
+        uniform = torch.rand(2, S, generator=generator, dtype=torch.float64).to(xi)
         level = log_lik + uniform[0].log()
-        angle = uniform[1] * 2 * math.pi
+        angle = (uniform[1] * 2 * math.pi).expand(N, S)
         low, high = angle - 2 * math.pi, angle.clone()
         waiting = torch.ones_like(level, dtype=torch.bool)
         for _ in range(_MAX_SHRINKS):
@@ -311,6 +318,6 @@ def _moved(network: MPVAE, x: Tensor, y: Tensor, draws: Draws, rows: Tensor) -> 
                 break
             low = torch.where(waiting & (angle < 0), angle, low)
             high = torch.where(waiting & (angle >= 0), angle, high)
-            share = torch.rand(angle.shape, generator=generator, dtype=torch.float64).to(xi)
+            share = torch.rand(S, generator=generator, dtype=torch.float64).to(xi)
             angle = torch.where(waiting, low + share * (high - low), angle)
     return Draws(xi, torch.zeros_like(log_lik), prob)

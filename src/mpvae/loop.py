@@ -128,6 +128,8 @@ def fit_network(
     """
     if settings.monitor != "log_loss":
         metric = cast("Metric", settings.monitor)  # stop by it, so show it
+    if validation is not None and not observed.has_observed(validation.Y):
+        validation = None  # nothing to judge by
     history: list[EpochRecord] = []
     interrupted = False
     best_score, best_state = math.inf, _copy(network)
@@ -222,7 +224,8 @@ def _to_minimise(log_loss: float | None, value: float | None, settings: LoopSett
 def _out_of_patience(history: list[EpochRecord], patience: int | None) -> bool:
     if patience is None:
         return False
-    since_best = next(i for i, record in enumerate(reversed(history)) if record.is_best)
+    ages = (i for i, record in enumerate(reversed(history)) if record.is_best)
+    since_best = next(ages, len(history))
     return since_best >= patience
 
 

@@ -169,6 +169,7 @@ def _held_out(networks: list[MPVAE], rows: Rows, P: NDArray[np.float64]) -> Held
         X = rows.X[np.flatnonzero(answered)]
         threshold = observed.best_threshold(rows.Y, P, "example_f1", "paper")
         usual = observed.decision_score(rows.Y, P, "example_f1", threshold)
+        usual = 1.0 if np.isnan(usual) else usual  # no label of these rows was observed
         for metric in get_args(JointMetric):
             answers[metric] = best_answers(networks, X, metric, empty_value=usual)
     return HeldOut(rows.Y, P, rows.weight, answers, answered)

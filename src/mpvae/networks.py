@@ -96,6 +96,20 @@ class MPVAE(nn.Module):
         m: Tensor = self.output(self.decoder[1:](hidden))
         return m
 
+    def decode_with_slope(self, from_features: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        """As `decode_codes` without dropout, for ``z`` (N, d), and dm/dz of shape (N, L, d)."""
+        first: nn.Linear = self.decoder[0]  # type: ignore[assignment]
+        into_first = first.weight[:, -self.latent_dim :]
+        hidden = from_features + z @ into_first.mT
+        slope = into_first.expand(len(z), *into_first.shape)
+        for layer in [*list(self.decoder)[1:], self.output]:
+            if isinstance(layer, nn.Linear):
+                hidden, slope = layer(hidden), layer.weight @ slope
+            elif isinstance(layer, nn.ReLU):
+                slope = slope * (hidden > 0)[..., None]
+                hidden = layer(hidden)
+        return hidden, slope
+
 
 def mlp(n_in: int, hidden: tuple[int, ...], n_out: int, dropout: float) -> nn.Sequential:
     """Fully connected layers with ReLU, each hidden one followed by dropout."""

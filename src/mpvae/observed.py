@@ -17,6 +17,11 @@ def has_missing(Y: Matrix) -> bool:
     return not sp.issparse(Y) and bool(np.isnan(Y).any())
 
 
+def has_observed(Y: Matrix) -> bool:
+    """Whether some label of some row was observed."""
+    return sp.issparse(Y) or not bool(np.isnan(Y).all())
+
+
 def prevalence(Y: Matrix, weight: NDArray[np.float64]) -> NDArray[np.float64]:
     """Share of the rows that have each label, among those where it was observed, (L,).
 
@@ -47,14 +52,19 @@ def decision_score(
 
 
 def score(Y: Matrix, Z: NDArray[np.int64], metric: Metric) -> float:
-    """Value of the metric for a prediction (n, L), over the observed labels."""
-    missing = np.isnan(Y) if has_missing(Y) else None
-    if missing is not None:
-        Y, Z = np.where(missing, 0, Y), np.where(missing, 0, Z)
-    value = metrics.DECISION_METRICS[metric](Y, Z)
-    if metric == "hamming" and missing is not None:  # the others do not see a certain "absent"
+    """Value of the metric for a prediction (n, L), over the observed labels; NaN if none."""
+    if not has_missing(Y):
+        return metrics.DECISION_METRICS[metric](Y, Z)
+    rows = ~np.isnan(Y).all(axis=1)
+    if not rows.any():
+        return float("nan")
+    missing = np.isnan(Y[rows])
+    value = metrics.DECISION_METRICS[metric](
+        np.where(missing, 0, Y[rows]), np.where(missing, 0, Z[rows])
+    )
+    if metric == "hamming":  # the others do not see a certain "absent"
         share = 1 - missing.mean()
-        return float((value - (1 - share)) / share) if share else float("nan")
+        return float((value - (1 - share)) / share)
     return value
 
 

@@ -4,20 +4,21 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 from sklearn.inspection import permutation_importance
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from mpvae import associations, conformal, joint, labels, metrics
+from mpvae import associations, conformal, joint, labels, observed
 from mpvae.config import Settings
 from mpvae.conformal import Calibration, Guarantee
 from mpvae.data import LabelledTable
 from mpvae.errors import ConfigError, DataError
 from mpvae.networks import MPVAE
 from mpvae.progress import counting
-from mpvae.surface import MultiLabelClassifier
+from mpvae.surface import MultiLabelClassifier, inside_zero_one
 
 _SHOW_BAR_ABOVE = 500  # rows; fewer take a moment
 MAX_DRAWS = 2**16
@@ -91,7 +92,8 @@ class JointQuestions(MultiLabelClassifier):
             answer = joint.conditional(
                 self.networks_, x, values, n_draws, lambda n: bar.advance(bar.task_ids[0], n)
             )
-        P = self._wrap(answer.P, X, self.label_names_)
+        P = np.where(np.isnan(values), inside_zero_one(answer.P), values)
+        P = self._wrap(P, X, self.label_names_)
         return (P, answer.effective_draws) if return_ess else P
 
     def sample(self, X: Any, n: int = 1, *, random_state: Any = None) -> NDArray[np.int8]:
@@ -147,8 +149,9 @@ class JointQuestions(MultiLabelClassifier):
         check_is_fitted(self)
         if self.calibration_ is None:
             raise DataError(
-                "the model was fitted without held-out rows, so sets have no guarantee; give "
-                "fit X_val and y_val, or a validation_fraction above 0"
+                "the model knows no held-out rows, so sets have no guarantee: it was fitted "
+                "without any, or saved by a version that kept none; fit again, with X_val and "
+                "y_val, several members, or a validation_fraction above 0"
             )
         threshold = self.calibration_.threshold(coverage, guarantee)
         inside = conformal.label_sets(self._marginals(X), threshold)
@@ -165,7 +168,7 @@ class JointQuestions(MultiLabelClassifier):
         return associations.pair_table(
             self.label_names_,
             np.stack(self._residual_covariances()),
-            np.stack([F @ F.T for F in self.feature_loadings_]),
+            np.stack([_feature_covariance(F) for F in self.feature_loadings_]),
             level=level,
         )
 
@@ -183,7 +186,7 @@ class JointQuestions(MultiLabelClassifier):
         Parameters
         ----------
         X, Y : tables of shape (n, D) and (n, L)
-            Rows to judge on, best ones that were not trained on.
+            Rows to judge on, best ones that were not trained on; NaN labels are left out.
         n_repeats : int
             Shuffles of each feature.
 
@@ -194,12 +197,12 @@ class JointQuestions(MultiLabelClassifier):
             log-loss, nats per row), ``std`` over shuffles; the most important first.
         """
         check_is_fitted(self)
-        Y = self._read_known_labels(Y)
+        Y = self._read_known_labels(Y, allow_missing=True)
         Y = Y.toarray() if hasattr(Y, "toarray") else Y
 
         def score(model: "JointQuestions", X: Any, Y: NDArray[Any]) -> dict[str, float]:
             P = model._marginals(X)
-            return {str(j): -metrics.log_loss(Y[:, [j]], P[:, [j]]) for j in range(Y.shape[1])}
+            return {str(j): -observed.log_loss(Y[:, [j]], P[:, [j]]) for j in range(Y.shape[1])}
 
         found = permutation_importance(
             self, X, Y, scoring=score, n_repeats=n_repeats, random_state=random_state
@@ -261,15 +264,8 @@ class JointQuestions(MultiLabelClassifier):
         if not self.multilabel_:
             raise DataError("the model has one label; joint questions need two or more")
         known = labels.as_pandas(known)
-        if isinstance(known, pd.DataFrame):
-            known = known.rename(columns=str)
-            strange = [name for name in known.columns if name not in set(self.label_names_)]
-            if strange:
-                raise DataError(
-                    f"{len(strange)} columns are no labels of the model: {strange[:5]}; "
-                    "leave them out"
-                )
-            known = known.reindex(columns=list(self.label_names_))
+        if not sp.issparse(known):
+            known = self._named(known)
         Y = self._read_known_labels(known, allow_missing=True)
         Y = Y.toarray() if hasattr(Y, "toarray") else Y
         x = self._encode(X)
@@ -277,12 +273,42 @@ class JointQuestions(MultiLabelClassifier):
             raise DataError(f"X has {x.shape[0]} rows but the labels have {len(Y)}")
         return x, Y.astype(np.float64)
 
+    def _named(self, known: Any) -> pd.DataFrame:
+        """Known labels with the columns of the model; those a frame lacks are not known."""
+        names = list(self.label_names_)
+        if not isinstance(known, pd.DataFrame):
+            known = pd.DataFrame(known)
+            if known.shape[1] != len(names):
+                raise DataError(
+                    f"the labels have {known.shape[1]} columns, the model has {len(names)} "
+                    "labels; put NaN where a label is not known"
+                )
+            known.columns = pd.Index(names)
+        known = pd.DataFrame(known).rename(columns=str)
+        strange = [name for name in known.columns if name not in set(names)]
+        if strange:
+            raise DataError(
+                f"{len(strange)} columns are no labels of the model: {strange[:5]}; "
+                "leave them out"
+            )
+        if known.columns.has_duplicates:
+            twice = known.columns[known.columns.duplicated()][0]
+            raise DataError(f"several columns are named {twice!r}; keep one of them")
+        ordered: pd.DataFrame = known.reindex(columns=names)
+        return ordered
+
     def _bar(self, what: str, n: int) -> Any:
         return counting(what, n, self.verbose > 0 and n > _SHOW_BAR_ABOVE)
 
 
 def _covariance(loadings: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.eye(len(loadings)) + loadings @ loadings.T)
+
+
+def _feature_covariance(loadings: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Covariance that the features bring about; NaN for models of before, which kept none."""
+    L, rank = loadings.shape
+    return loadings @ loadings.T if rank else np.full((L, L), np.nan)
 
 
 def _check_draws(name: str, n: object) -> None:

@@ -1,0 +1,164 @@
+"""Recalibration against planted truths, an independent optimiser, and its promises."""
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from scipy.optimize import minimize
+from scipy.special import log_ndtr, ndtr, ndtri
+from scipy.stats import norm
+
+from mpvae.calibration import apply_probit, fit_probit
+
+N = 20_000
+PRIOR = 20.0  # rows that the penalty stands for
+TRUTH = np.array([[1.0, 0.0], [0.5, -0.3], [1.6, 0.4], [0.8, -1.5]])  # slope, shift by label
+
+
+def simulated(n=N, truth=TRUTH, seed=0):
+    """Labels (n, L) and their probabilities as a model with these faults would give them."""
+    rng = np.random.default_rng(seed)
+    q = rng.normal(scale=1.2, size=(n, len(truth)))
+    Y = (rng.random(q.shape) < ndtr(truth[:, 0] * q + truth[:, 1])).astype(float)
+    return Y, ndtr(q)
+
+
+def information(q, slope, shift):
+    """Fisher information (2, 2) about slope and shift: sum of phi^2 / (Phi (1 - Phi)) d d^T."""
+    s = slope * q + shift
+    each = norm.pdf(s) ** 2 / (ndtr(s) * ndtr(-s))
+    d = np.stack([q, np.ones_like(q)])
+    return (each * d) @ d.T
+
+
+def test_planted_slopes_and_shifts_are_found():
+    Y, P = simulated()
+    found = np.stack(fit_probit(Y, P), 1)
+    for label, truth in enumerate(TRUTH):
+        fisher = information(ndtri(P[:, label]), *truth)
+        inverse = np.linalg.inv(fisher + PRIOR * np.eye(2))
+        bias = -inverse @ (PRIOR * (truth - [1, 0]))  # towards no change
+        se = np.sqrt(np.diag(inverse @ fisher @ inverse))
+        assert (np.abs(found[label] - truth - bias) < 4 * se).all()
+        assert (se < 0.03).all()  # so that the test above says something
+
+
+def penalised(coefficients, y, p, weight):
+    """Minus the penalised log-likelihood, straight from the definition."""
+    a, b = coefficients
+    s = a * np.clip(ndtri(p), -8, 8) + b
+    likelihood = weight * np.where(y == 1, log_ndtr(s), log_ndtr(-s))
+    return 10 * ((a - 1) ** 2 + b**2) - likelihood.sum()
+
+
+@pytest.mark.parametrize("spread", [0.3, 1.0, 6.0])  # 6: many probabilities beyond the clip
+@pytest.mark.parametrize("truth", [(1.0, 0.0), (0.3, 1.0), (2.0, -2.0)])
+def test_an_independent_optimiser_agrees(truth, spread):
+    rng = np.random.default_rng(1)
+    q = spread * rng.normal(size=500)
+    y = (rng.random(500) < ndtr(truth[0] * q + truth[1])).astype(float)
+    y[:5] = 1 - y[:5]  # some wrong whatever the probability
+    weight = rng.uniform(0.5, 1.5, 500)
+    slope, shift = fit_probit(y[:, None], ndtr(q)[:, None], weight)
+    best = minimize(
+        penalised,
+        [1, 0],
+        args=(y, ndtr(q), weight),
+        method="Nelder-Mead",
+        options={"xatol": 1e-9, "fatol": 1e-12, "maxiter": 2000},
+    )
+    # The objective is some hundreds with rounding of 1e-13 of it and a curvature of 20 at
+    # least: its minimum is flat to within sqrt(1e-11 / 20), below 1e-6.
+    assert [slope[0], shift[0]] == pytest.approx(best.x, abs=1e-6)
+
+
+def test_every_label_is_fitted_by_itself():
+    Y, P = simulated(500)
+    together = np.stack(fit_probit(Y, P), 1)
+    for label in range(len(TRUTH)):
+        alone = fit_probit(Y[:, [label]], P[:, [label]])
+        np.testing.assert_allclose(np.ravel(alone), together[label], rtol=1e-10)
+
+
+def test_labels_that_are_not_observed_are_left_out():
+    Y, P = simulated(600)
+    Y[np.random.default_rng(2).random(Y.shape) < 0.3] = np.nan
+    Y[:, 3] = np.nan
+    slope, shift = fit_probit(Y, P)
+    for label in range(3):
+        seen = ~np.isnan(Y[:, label])
+        alone = np.ravel(fit_probit(Y[seen][:, [label]], P[seen][:, [label]]))
+        np.testing.assert_allclose([slope[label], shift[label]], alone, rtol=1e-10)
+    assert (slope[3], shift[3]) == (1, 0)  # never observed: nothing to change
+
+
+@pytest.mark.parametrize("n", [1, 2, 10])
+def test_few_rows_barely_move_a_label(n):
+    """All present at probability one half: likelihood alone would move without end."""
+    slope, shift = fit_probit(np.ones((n, 1)), np.full((n, 1), 0.5))
+    # The gradient n phi(0) / Phi(0) at no change falls as the shift grows: it ends before
+    # the penalty's 20 b equals it.
+    assert 0 < shift[0] < n * np.sqrt(2 / np.pi) / PRIOR
+    assert slope[0] == 1
+
+
+def test_weights_count_as_repetition():
+    Y, P = simulated(300)
+    times = np.random.default_rng(3).integers(0, 4, 300)
+    weighted = fit_probit(Y, P, times)
+    repeated = fit_probit(np.repeat(Y, times, 0), np.repeat(P, times, 0))
+    np.testing.assert_allclose(weighted, repeated, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", [sp.csr_matrix, sp.csr_array])
+@pytest.mark.parametrize("dtype", [float, int, bool])
+def test_sparse_labels_are_as_good_as_dense_ones(kind, dtype):
+    Y, P = simulated(300)
+    dense = fit_probit(Y, P)
+    np.testing.assert_array_equal(fit_probit(kind(Y.astype(dtype)), P), dense)
+
+
+def test_a_ranking_is_never_turned_round():
+    rng = np.random.default_rng(4)
+    q = rng.normal(size=(1000, 1))
+    Y = (rng.random(q.shape) < ndtr(-q)).astype(float)  # probabilities the wrong way round
+    slope, shift = fit_probit(Y, ndtr(q))
+    assert 0 < slope[0] < 0.1
+    assert (np.diff(apply_probit(np.sort(ndtr(q), 0), slope, shift), axis=0) >= 0).all()
+
+
+def test_certain_probabilities_are_fitted_and_changed_without_infinities():
+    Y = np.array([[0.0], [1.0]] * 200)
+    P = Y.copy()
+    P[:8] = 1 - P[:8]  # certain, and wrong
+    slope, shift = fit_probit(Y, P)
+    assert 0 < slope[0] < 1
+    assert np.isfinite(shift).all()
+    assert np.isfinite(apply_probit(P, slope, shift)).all()
+
+
+def test_no_change_is_no_change():
+    P = np.concatenate([[0, 1], 10.0 ** -np.arange(1, 300), 1 - 10.0 ** -np.arange(1, 16)])
+    same = apply_probit(P[:, None], np.ones(1), np.zeros(1))[:, 0]
+    # Phi amplifies the rounding of q by q^2 in the tail: 37^2 roundings at 1e-300
+    np.testing.assert_allclose(same, P, rtol=1400 * 2.3e-16, atol=1e-300)
+
+
+def test_changes_are_monotone_and_by_label():
+    P = np.repeat(np.linspace(0, 1, 1001)[:, None], 3, 1)
+    changed = apply_probit(P, np.array([0.4, 1.0, 2.5]), np.array([1.0, -0.5, 0.0]))
+    assert (np.diff(changed, axis=0) >= 0).all()
+    assert ((changed >= 0) & (changed <= 1)).all()
+    assert changed[500] == pytest.approx(ndtr([1.0, -0.5, 0.0]))
+
+
+def test_calibrated_frequencies_match_on_other_rows():
+    Y, P = simulated(seed=5)
+    slope, shift = fit_probit(Y, P)
+    Y, P = simulated(seed=6)
+    better = apply_probit(P, slope, shift)
+    # The mean of Y - p has standard error sqrt(mean p (1 - p) / N), and that of the fit as
+    # much again from its own N rows; the penalty's pull of 20 rows in 20,000 is below both.
+    se = np.sqrt(2 * (better * (1 - better)).mean(0) / N)
+    assert (np.abs((Y - better).mean(0)) < 4 * se).all()
+    off = np.abs((Y - P).mean(0)) / se
+    assert (off[1:] > 8).all()  # before, all but the first label were
