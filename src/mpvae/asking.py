@@ -68,12 +68,12 @@ def predict(
         ),
     ] = None,
     guarantee: Annotated[
-        Guarantee,
+        Guarantee | None,
         typer.Option(
-            help="With --sets, what is inside so often: all true labels of a row, a share of "
-            "them (recall), or each label by itself."
+            help="With --sets, what is inside so often: all true labels of a row (the "
+            "default), a share of them (recall), or each label by itself (label)."
         ),
-    ] = "all",
+    ] = None,
     keep: Annotated[
         list[str] | None,
         typer.Option(
@@ -95,6 +95,8 @@ def predict(
     decide = decide or metric is not None
     if decide + (given is not None) + (sets is not None) > 1:
         raise ConfigError("--decide or --metric, --given and --sets: one of them at a time")
+    if guarantee is not None and sets is None:
+        raise ConfigError("--guarantee says what --sets should hold; add --sets 0.9")
     if file is not None:
         check_suffix(file)  # refuse an unknown suffix before the work
         if file.exists() and file.samefile(table):
@@ -106,7 +108,7 @@ def predict(
     if given is not None:
         answer = model.predict_conditional(X, read_known(model, given))
     elif sets is not None:
-        answer = model.predict_set(X, sets, guarantee=guarantee)
+        answer = model.predict_set(X, sets, guarantee=guarantee or "all")
     else:
         answer = model.predict(X, metric=metric) if decide else model.predict_proba(X)
     if not model.multilabel_ and decide:

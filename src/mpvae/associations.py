@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
-from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.cluster.hierarchy import cut_tree, linkage
 from scipy.spatial.distance import squareform
 from scipy.stats import t as student_t
 from sklearn.metrics import silhouette_score
@@ -98,12 +98,10 @@ def group_labels(
     np.fill_diagonal(distance, 0)
     tree = linkage(squareform(distance, checks=False), "average")
     if n_groups is not None:
-        return _largest_first(fcluster(tree, n_groups, "maxclust"))
+        return _largest_first(cut_tree(tree, n_groups)[:, 0])
     best, found = -np.inf, np.zeros(L, np.int64)
     for k in range(2, min(20, L - 1) + 1):
-        groups = fcluster(tree, k, "maxclust")
-        if len(np.unique(groups)) < 2:
-            continue
+        groups = cut_tree(tree, k)[:, 0]
         score = silhouette_score(distance, groups, metric="precomputed")
         if score > best + 1e-12:
             best, found = score, groups

@@ -136,6 +136,10 @@ def fit(
         bool,
         typer.Option("--allow-missing-labels", help="Empty label cells mean: not observed."),
     ] = False,
+    recalibrate: Annotated[
+        bool,
+        typer.Option("--recalibrate", help="Fit probabilities to rows held out of training."),
+    ] = False,
     config: Annotated[
         Path | None, typer.Option(help="TOML file of settings; see `mpvae settings`.")
     ] = None,
@@ -168,6 +172,7 @@ def fit(
         preset=preset,
         objective=objective,
         allow_missing_labels=allow_missing_labels,
+        recalibrate=recalibrate,
         random_state=seed,
         verbose=0 if as_json else 1,
         **settings,

@@ -20,6 +20,8 @@ Objective = Literal["auto", "likelihood", "paper"]
 MAX_LATENT_DIM = 21201
 """Dimensions for which torch has quasi-random (Sobol) points, used for covariances."""
 
+FEW_FEATURES = 30
+"""Below this a table is learnt with larger steps, more of them, and little dropout."""
 MANY_ROWS = 10_000
 """Rows from which many labels of many features get a deeper decoder and no ranking term."""
 
@@ -166,7 +168,9 @@ def resolve(
         chosen.setdefault("hidden_decoder", hidden[::-1])
     values = _PRESETS[preset](shape) | OBJECTIVES[objective] | chosen
     batch_size = _as_declared("batch_size", values["batch_size"])
-    values.setdefault("max_epochs", _epochs_for(shape.n_rows, max(1, batch_size)))
+    deep = shape.n_features < FEW_FEATURES and shape.n_rows >= 500
+    steps = 1000 if deep else 300
+    values.setdefault("max_epochs", _epochs_for(shape.n_rows, max(1, batch_size), steps))
     epochs = _as_declared("max_epochs", values["max_epochs"])
     values.setdefault("patience", max(5, epochs // 4))
     return Settings(**values)
@@ -259,10 +263,10 @@ def _is_int(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def _epochs_for(n_rows: int, batch_size: int) -> int:
-    """Epochs that make some 300 steps, at least 20; of very many rows 6,000 steps' worth."""
+def _epochs_for(n_rows: int, batch_size: int, steps: int) -> int:
+    """Epochs that make so many steps, at least 20; of very many rows 6,000 steps' worth."""
     steps_per_epoch = max(1, math.ceil(n_rows / batch_size))
-    epochs = max(20, math.ceil(300 / steps_per_epoch))
+    epochs = max(20, math.ceil(steps / steps_per_epoch))
     return min(epochs, max(5, math.ceil(6000 / steps_per_epoch)))
 
 
@@ -292,6 +296,8 @@ def _default(shape: DataShape) -> dict[str, Any]:
 
 
 def _plain_default(shape: DataShape) -> dict[str, Any]:
+    # A few features leave little to overfit: larger steps and more of them, less dropout.
+    few = shape.n_features < FEW_FEATURES
     return {
         "latent_dim": 16,
         "n_factors": min(shape.n_labels, 16),
@@ -300,17 +306,17 @@ def _plain_default(shape: DataShape) -> dict[str, Any]:
         "hidden_decoder": (256,),
         "shared_output": True,
         "label_branch": True,
-        "hide_labels": 0.5,
-        "dropout": 0.5,
+        "hide_labels": 0.1,
+        "dropout": 0.1 if few else 0.5,
         "dropout_inputs": 0.0,
         "dropout_decoder": 0.0,
-        "beta": 1.0,
+        "beta": 0.25 if few else 1.0,
         "beta_power": 1,
         **OBJECTIVES["likelihood"],
         "rank_gain": 1.0,
         "probability_floor": 0.0,
         "n_draws": 32,
-        "lr": 1e-3,
+        "lr": 3e-3 if few else 1e-3,
         "lr_factors": 10.0,
         "lr_schedule": "cosine",
         "lr_decay": 0.8,
@@ -334,10 +340,12 @@ def _paper(shape: DataShape) -> dict[str, Any]:
         "hidden_labels": (512, 256),
         "hidden_decoder": (256, 512),
         "hide_labels": 0.0,
+        "dropout": 0.5,
         "beta": 1.1,
         "beta_power": 2,
         **OBJECTIVES["paper"],
         "n_draws": 100,
+        "lr": 1e-3,
         "lr_factors": 1.0,
         "lr_schedule": "step",
         "batch_size": 128,

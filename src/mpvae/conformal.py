@@ -32,6 +32,7 @@ References
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal, Self, TypeAlias, get_args
 
 import numpy as np
@@ -103,8 +104,8 @@ class Calibration:
             raise ConfigError(
                 f"guarantee must be one of {get_args(Guarantee)}, got {guarantee!r}"
             )
-        if not 0 < coverage < 1:
-            raise ConfigError(f"coverage must be in (0, 1), got {coverage}")
+        if not (isinstance(coverage, Real) and 0 < coverage < 1):
+            raise ConfigError(f"coverage must be in (0, 1), got {coverage!r}")
         allowed = (self.counts + 1) * (1 - coverage) - 1 + _ROUNDING  # (L + 2,)
         curve = _curve_numbers(self.lengths)  # (m,)
         kept = self.lost <= allowed[curve]

@@ -31,11 +31,13 @@ from mpvae.inference import normal_points
 from mpvae.networks import MPVAE
 from mpvae.rows import rows_tensor
 
-_CELLS = 2**22  # entries of an array of draws: bounds memory, changes no result
+_CELLS = 2**22  # entries of an array of draws: bounds memory
 _PRIOR_SHARE = 8  # one draw in so many is from N(0, I)
 _WIDEN = 1.05  # of the fitted Gaussian: tails must not be missed
-_NEWTON_STEPS = 5
+_NEWTON_STEPS = 20  # at most; four or five do for most rows
 _MAX_STEP = 3.0  # standard deviations
+_STEP_DONE = 0.01
+_FEW = 5  # draws that count; an error estimated from fewer means nothing
 _LEAST_SHARE = 1 / 16  # of the draws that must count, or they are moved
 _MOVES = 24
 _MAX_SHRINKS = 60
@@ -71,7 +73,7 @@ def log_prob(
     """Log-probability of label vectors (n, L), NaN integrated out, and its standard error.
 
     The error takes the draws as independent; quasi-random ones are more even than that, so it
-    errs on the large side.
+    errs on the large side. It is infinite where fewer than five draws count.
     """
     values, errors = np.empty(len(Y)), np.empty(len(Y))
     for piece, x, y in _pieces(networks, X, Y, n_draws):
@@ -80,8 +82,9 @@ def log_prob(
         log_mean = log_weight.logsumexp(1) - math.log(n)
         ratio = (log_weight - log_mean[:, None]).exp()  # mean 1 in each row
         values[piece] = log_mean.cpu().numpy()
-        variance = ratio.var(1) if n > 1 else torch.full_like(log_mean, torch.nan)
-        errors[piece] = (variance / n).sqrt().cpu().numpy()
+        mean_square = ratio.square().mean(1)  # n / mean_square draws count
+        error = ((mean_square - 1).clamp(min=0) / max(n - 1, 1)).sqrt()
+        errors[piece] = torch.where(n / mean_square < _FEW, torch.inf, error).cpu().numpy()
         on_rows(len(x))
     return values, errors
 
@@ -104,7 +107,9 @@ def conditional(
             few = torch.nonzero(count < _LEAST_SHARE * n_draws)[:, 0]
             if len(few):
                 moved = _moved(network, x[few], y[few], draws, few)
-                answer[few], count[few] = moved.prob.mean(1), float(n_draws)
+                # A chain starts at each draw that counted, and moves that often.
+                answer[few] = moved.prob.mean(1)
+                count[few] = (count[few] * _MOVES).clamp(max=n_draws)
             answers.append(answer)
             counts.append(count)
         share = torch.stack(evidences).softmax(0)  # (members, N)
@@ -259,6 +264,7 @@ def _fitted_gaussian(network: MPVAE, x: Tensor, y: Tensor, t: Tensor) -> tuple[T
     eps = torch.where((t != 0).any(1, keepdim=True), start * shrink, 0)
     xi = torch.cat([eps, eps.new_zeros(len(x), B.shape[1])], 1)
 
+    done = torch.zeros(len(x), 1, dtype=torch.bool, device=x.device)
     identity = torch.eye(xi.shape[1]).to(xi)
     loadings = B.expand(len(x), *B.shape)
     for step in range(_NEWTON_STEPS + 1):
@@ -274,7 +280,11 @@ def _fitted_gaussian(network: MPVAE, x: Tensor, y: Tensor, t: Tensor) -> tuple[T
         gradient = (A.mT @ (t * hazard)[..., None])[..., 0] - xi
         change = torch.cholesky_solve(gradient[..., None], root)[..., 0]
         length = change.norm(dim=1, keepdim=True).clamp(min=1e-12)
-        xi = xi + change * (_MAX_STEP / length).clamp(max=1)
+        # A row that has arrived stays, so that its answer does not depend on the others.
+        done |= length < _STEP_DONE
+        if bool(done.all()):
+            break
+        xi = torch.where(done, xi, xi + change * (_MAX_STEP / length).clamp(max=1))
     return xi, root
 
 
