@@ -49,7 +49,7 @@ def place(answers):
 
 @pytest.mark.parametrize("empty_value", [1.0, 0.5])
 def test_f1_answers_are_as_good_as_the_best_of_all(networks, probability, empty_value):
-    answers = best_answers(networks, X, "example_f1", empty_value=empty_value)
+    answers = best_answers(networks, X, ["example_f1"], empty_value=empty_value)["example_f1"]
     f1 = f1_table(empty_value)  # (answers, truths)
     expected = probability @ f1.T  # (N, answers)
     ours, best = place(answers), expected.argmax(1)
@@ -64,7 +64,7 @@ def test_f1_answers_are_as_good_as_the_best_of_all(networks, probability, empty_
 
 
 def test_f1_answers_beat_thresholds(networks, drawn, probability):
-    answers = best_answers(networks, X, "example_f1")
+    answers = best_answers(networks, X, ["example_f1"])["example_f1"]
     f1 = f1_table(1.0)
     expected = probability @ f1.T
     rows = np.arange(N)
@@ -81,7 +81,7 @@ def test_f1_answers_beat_thresholds(networks, drawn, probability):
 
 
 def test_subset_answers_are_the_most_probable_of_all(networks, probability):
-    answers = best_answers(networks, X, "subset")
+    answers = best_answers(networks, X, ["subset"])["subset"]
     assert answers.dtype == np.int64
     attained = probability[np.arange(N), place(answers)]
     np.testing.assert_allclose(attained, probability.max(1), rtol=1e-9)
@@ -89,7 +89,7 @@ def test_subset_answers_are_the_most_probable_of_all(networks, probability):
 
 def test_subset_answers_are_most_probable_by_log_prob_too(networks, drawn):
     few = 5
-    answers = best_answers(networks, X[:few], "subset")
+    answers = best_answers(networks, X[:few], ["subset"])["subset"]
     for x, answer, draws in zip(X, answers, drawn[:few], strict=False):
         value, error = joint.log_prob(
             networks, np.repeat(x[None], 2**L, axis=0), SETS.astype(float), S // 8
@@ -109,12 +109,12 @@ def test_subset_answers_are_most_probable_by_log_prob_too(networks, drawn):
 def test_equal_rows_get_equal_answers_whatever_the_pieces(networks, metric, monkeypatch):
     twice = np.concatenate([X[:6], X[:6][::-1]])
     counted = []
-    answers = best_answers(networks, twice, metric, on_rows=counted.append)
+    answers = best_answers(networks, twice, [metric], on_rows=counted.append)[metric]
     np.testing.assert_array_equal(answers[:6], answers[6:][::-1])
     assert sum(counted) == 12
     monkeypatch.setattr(joint, "_CELLS", 5 * N_DRAWS * L)  # a few rows at a time
     counted.clear()
-    in_pieces = best_answers(networks, twice, metric, on_rows=counted.append)
+    in_pieces = best_answers(networks, twice, [metric], on_rows=counted.append)[metric]
     np.testing.assert_array_equal(in_pieces, answers)
     assert sum(counted) == 12
     assert len(counted) > 1
@@ -124,11 +124,11 @@ def test_the_value_of_empty_answers_counts():
     network = member(3, 0, seed=3, sd=0)
     network.output.weight.zero_()
     network.output.bias.fill_(-1.5)  # no label is likely
-    assert best_answers([network], X, "example_f1").sum() == 0
-    without = best_answers([network], X, "example_f1", empty_value=0.0)
+    assert best_answers([network], X, ["example_f1"])["example_f1"].sum() == 0
+    without = best_answers([network], X, ["example_f1"], empty_value=0.0)["example_f1"]
     assert (without.sum(1) > 0).all()
-    assert best_answers([network], X, "subset").sum() == 0
+    assert best_answers([network], X, ["subset"])["subset"].sum() == 0
 
 
 def test_no_rows_give_no_answers(networks):
-    assert best_answers(networks, X[:0], "subset").shape == (0, L)
+    assert best_answers(networks, X[:0], ["subset"])["subset"].shape == (0, L)

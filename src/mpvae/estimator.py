@@ -339,15 +339,17 @@ class MPVAEClassifier(JointQuestions):
         if rule == "threshold":
             return decisions.apply_threshold(self._marginals(X), self.thresholds_[metric])
         x = self._encode(X)
+        wanted = cast("JointMetric", metric)
         usual = self.validation_scores_.get("example_f1", 1.0)
         with self._bar("decide", x.shape[0]) as bar:
-            return best_answers(
+            answers = best_answers(
                 self.networks_,
                 x,
-                cast("JointMetric", metric),
+                [wanted],
                 empty_value=1.0 if np.isnan(usual) else usual,
                 on_rows=lambda n: bar.advance(bar.task_ids[0], n),
             )
+        return answers[wanted]
 
     def _check_parameters(self) -> None:
         """Check what is not among the settings, before any work."""

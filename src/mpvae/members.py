@@ -25,7 +25,7 @@ from mpvae.networks import MPVAE
 from mpvae.rows import Rows
 from mpvae.training import train
 
-_ENTRIES = 2**22  # draws x labels x rows decided jointly, per member: half a second or so
+_ROWS, _ENTRIES = 200, 2**22  # rows, and draws x labels x rows, a member decides jointly
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,15 +163,15 @@ def _partition(
 def _held_out(networks: list[MPVAE], rows: Rows, P: NDArray[np.float64]) -> HeldOut:
     """What networks say about rows they have not seen; some of them are decided jointly."""
     n, L = P.shape
-    answered = np.arange(n) < (_ENTRIES // (N_DRAWS * L) if networks and L > 1 else 0)
+    most = min(_ROWS, _ENTRIES // (N_DRAWS * L)) if networks and L > 1 else 0
+    answered = np.arange(n) < most
     answers: dict[JointMetric, NDArray[np.int64]] = {}
     if answered.any():
         X = rows.X[np.flatnonzero(answered)]
         threshold = observed.best_threshold(rows.Y, P, "example_f1", "paper")
         usual = observed.decision_score(rows.Y, P, "example_f1", threshold)
         usual = 1.0 if np.isnan(usual) else usual  # no label of these rows was observed
-        for metric in get_args(JointMetric):
-            answers[metric] = best_answers(networks, X, metric, empty_value=usual)
+        answers = best_answers(networks, X, get_args(JointMetric), empty_value=usual)
     return HeldOut(rows.Y, P, rows.weight, answers, answered)
 
 
