@@ -9,13 +9,14 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from mpvae import conformal, decisions, inference, members, model_file, observed, saved
+from mpvae import decisions, inference, members, model_file, observed, saved
 from mpvae.answers import JointMetric, best_answers
 from mpvae.config import DataShape, Metric, Objective, Preset, Settings, resolve, setting_docs
 from mpvae.errors import ConfigError, DataError
 from mpvae.features import fit_features
+from mpvae.judging import judge
 from mpvae.loop import EpochRecord, device_named
-from mpvae.merging import as_repeats, merge_equal_rows
+from mpvae.merging import merge_equal_rows
 from mpvae.progress import FitProgress, counting
 from mpvae.questions import JointQuestions
 from mpvae.rows import Rows
@@ -276,7 +277,10 @@ class MPVAEClassifier(JointQuestions):
         self.feature_loadings_ = [F.cpu().numpy() for F in fitted.feature_loadings]
         self.history_ = pd.DataFrame(fitted.history)
         self.n_epochs_ = int(self.history_["epoch"].max())
-        self._choose_thresholds(fitted.held_out)
+        made = judge(fitted.held_out, self.settings_)
+        self.rules_, self.calibration_ = made.rules, made.calibration
+        self.validation_scores_ = made.scores
+        self.thresholds_ = made.thresholds
         if fitted.interrupted:
             raise KeyboardInterrupt("fit was interrupted; the model holds the best so far")
         return self
@@ -392,39 +396,6 @@ class MPVAEClassifier(JointQuestions):
             max_epochs=self.settings_.max_epochs,
             scores=scores,
         )
-
-    def _choose_thresholds(self, held_out: members.HeldOut | None) -> None:
-        self.thresholds_: dict[str, float | NDArray[np.float64]] = {}
-        self.validation_scores_: dict[str, float] = {}
-        self.rules_: dict[str, str] = {}
-        self.calibration_ = None
-        if held_out is None:
-            self.thresholds_ = dict.fromkeys(get_args(Metric), 0.5)
-            return
-        self._choose_rules(held_out)
-        Y, P = held_out.Y, held_out.P
-        repeats = as_repeats(held_out.weight)
-        if repeats is not None:
-            Y, P = Y[repeats], P[repeats]
-        for metric in get_args(Metric):
-            kind = self.settings_.threshold_kind(metric)
-            threshold = observed.best_threshold(Y, P, metric, kind)
-            self.thresholds_[metric] = threshold
-            self.validation_scores_[metric] = observed.decision_score(Y, P, metric, threshold)
-        self.validation_scores_["log_loss"] = observed.log_loss(Y, P)
-        self.validation_scores_["calibration_error"] = observed.calibration_error(Y, P)
-        self.calibration_ = conformal.calibrate(Y, P)
-
-    def _choose_rules(self, held_out: members.HeldOut) -> None:
-        """Decide jointly where that scored better on held-out rows than a threshold."""
-        for metric, Z in held_out.answers.items():
-            judged = np.flatnonzero(held_out.answered)
-            Y, P = held_out.Y[judged], held_out.P[judged]
-            kind = self.settings_.threshold_kind(metric)
-            threshold = observed.best_threshold(Y, P, metric, kind)
-            by_threshold = observed.decision_score(Y, P, metric, threshold)
-            better = observed.score(Y, Z, metric) > by_threshold
-            self.rules_[metric] = "joint" if better else "threshold"
 
     def _marginals(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)
