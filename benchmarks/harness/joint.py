@@ -351,14 +351,15 @@ def _oracles(cell: Cell) -> dict[str, Any]:
         known = np.where(np.arange(L) == 0, Y, np.nan)
         evidence, evidence_error = joint.log_prob([network], x, known, 4096)
         answer = joint.conditional([network], x, known, 4096)
+        of_first = np.array([exact[Y[:, 0] == y].sum() for y in Y[:, 0]])
         for label in range(1, L):
-            agrees = (Y[:, 0] == Y[:, :1].T) & (Y[:, label] == 1)[:, None]  # (vectors, rows)
-            of_first = np.array([exact[Y[:, 0] == y].sum() for y in Y[:, 0]])
-            truth = (exact[:, None] * agrees).sum(0) / of_first
+            with_label = [exact[(Y[:, 0] == y) & (Y[:, label] == 1)].sum() for y in Y[:, 0]]
+            truth = np.array(with_label) / of_first
             spread = np.sqrt(truth * (1 - truth) / answer.effective_draws)
-            note("conditional against SciPy", answer.P[:, label] - truth, spread)
-        marginal = np.log([exact[Y[:, 0] == y].sum() for y in Y[:, 0]])
-        note("marginal of the joint", evidence - marginal, np.hypot(evidence_error, 1e-5))
+            error = np.hypot(spread, 1e-5 / of_first)
+            note("conditional against SciPy", answer.P[:, label] - truth, error)
+        error = np.hypot(evidence_error, 1e-5 / of_first)
+        note("marginal of the joint", evidence - np.log(of_first), error)
     return {"in_standard_errors": in_errors, "absolute": absolute}
 
 
