@@ -65,7 +65,7 @@ WRONG = [
     *[("n_factors", value) for value in (-1, 2.5, "3", None, True, math.nan)],
     *[
         (name, value)
-        for name in ("shared_output", "label_branch")
+        for name in ("shared_output", "label_branch", "quantiles")
         for value in (1, 0, None, "yes", {"x": 2})
     ],
     ("latent_dim", MAX_LATENT_DIM + 1),

@@ -642,6 +642,20 @@ def test_any_edit_of_the_json_is_refused_or_leaves_a_model_that_works(saved, dat
         (saved / MANIFEST).write_bytes(manifest)
 
 
+def test_a_model_of_ranks_comes_back_and_its_quantiles_are_checked(tmp_path):
+    X = np.random.default_rng(0).normal(size=(60, 2)) ** 3
+    Y = (X > 0).astype(int)
+    fitted = tiny(quantiles=True).fit(X, Y)
+    fitted.save(tmp_path / "model")
+    again = load_model(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict_proba(X), fitted.predict_proba(X))
+    description, tensors = parts(tmp_path / "model")
+    knots = tensors["features.knots"]
+    for wrong in (knots[:, ::-1].copy(), knots[:, :5].copy(), knots.astype(np.float32)):
+        rewrite(tmp_path / "model", description, tensors | {"features.knots": wrong})
+        refused(tmp_path / "model")
+
+
 def test_a_model_of_sparse_rows_comes_back_and_its_row_length_is_checked(tmp_path):
     X = sp.csr_array((np.random.default_rng(0).random((40, 5)) < 0.4).astype(float))
     Y = (X.toarray()[:, :2] > 0).astype(int)

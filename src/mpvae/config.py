@@ -50,6 +50,7 @@ class Settings:
         "share of rows, per step, with some labels hidden from the label encoder, which then "
         "is told what is known; 0: never, as in the paper"
     )
+    quantiles: bool = _doc("numeric features by rank, as normal scores; else standardised")
     dropout: float = _doc("share of hidden units dropped in the encoders while training")
     dropout_inputs: float = _doc("share of the features dropped while training")
     dropout_decoder: float = _doc("share of hidden units dropped in the decoder while training")
@@ -206,7 +207,7 @@ def parse_setting(name: str, text: str) -> Any:
     raise ConfigError(f"{name} must be a number, got {text!r}")
 
 
-_FLAGS = ("shared_output", "label_branch")
+_FLAGS = ("shared_output", "label_branch", "quantiles")
 _WIDTHS = ("hidden", "hidden_labels", "hidden_decoder")
 _CHOICES: dict[str, tuple[str, ...]] = {
     "lr_schedule": get_args(Schedule),
@@ -307,6 +308,7 @@ def _plain_default(shape: DataShape) -> dict[str, Any]:
         "shared_output": True,
         "label_branch": True,
         "hide_labels": 0.1,
+        "quantiles": few,
         "dropout": 0.1 if few else 0.5,
         "dropout_inputs": 0.0,
         "dropout_decoder": 0.0,
@@ -340,6 +342,7 @@ def _paper(shape: DataShape) -> dict[str, Any]:
         "hidden_labels": (512, 256),
         "hidden_decoder": (256, 512),
         "hide_labels": 0.0,
+        "quantiles": False,
         "dropout": 0.5,
         "beta": 1.1,
         "beta_power": 2,

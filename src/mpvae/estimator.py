@@ -13,7 +13,7 @@ from mpvae import decisions, inference, members, model_file, observed, saved
 from mpvae.answers import JointMetric, best_answers
 from mpvae.config import DataShape, Metric, Objective, Preset, Settings, resolve, setting_docs
 from mpvae.errors import ConfigError, DataError
-from mpvae.features import fit_features
+from mpvae.features import Matrix, fit_features, with_quantiles
 from mpvae.judging import judge
 from mpvae.loop import EpochRecord, device_named
 from mpvae.merging import merge_equal_rows
@@ -56,6 +56,8 @@ class MPVAEClassifier(JointQuestions):
     shared_output, label_branch, hide_labels
         One output layer or one per branch; whether there is a label branch at all; how often
         labels are hidden from it, so that it can do with those that are known.
+    quantiles : bool
+        Whether numeric features enter by rank, as normal scores, or standardised.
     beta, beta_power, lambda_ce, lambda_rank, lambda_entropy, rank_gain, probability_floor
         The objective: weights of its terms, and the constants in which the paper's text and
         code differ.
@@ -123,6 +125,7 @@ class MPVAEClassifier(JointQuestions):
         shared_output: bool | str = "auto",
         label_branch: bool | str = "auto",
         hide_labels: float | str = "auto",
+        quantiles: bool | str = "auto",
         dropout: float | str = "auto",
         dropout_inputs: float | str = "auto",
         dropout_decoder: float | str = "auto",
@@ -165,6 +168,7 @@ class MPVAEClassifier(JointQuestions):
         self.shared_output = shared_output
         self.label_branch = label_branch
         self.hide_labels = hide_labels
+        self.quantiles = quantiles
         self.dropout = dropout
         self.dropout_inputs = dropout_inputs
         self.dropout_decoder = dropout_decoder
@@ -252,6 +256,9 @@ class MPVAEClassifier(JointQuestions):
                 "y holds one class once rows of weight 0 are left out; both are needed"
             )
         self.features_ = fit_features(X, weight, self._names())
+        self.settings_ = self._resolve(Y, validated=X_val is not None)
+        if self.settings_.quantiles:
+            self.features_ = with_quantiles(self.features_, X, weight)
         rows = Rows(self.features_.apply(X), Y, weight)
         validation = None
         if X_val is not None:
@@ -259,7 +266,6 @@ class MPVAEClassifier(JointQuestions):
             if not observed.has_observed(Y_val):
                 raise DataError("y_val holds no observed label, NaN alone; leave it out")
             validation = Rows(X_val, Y_val, np.ones(X_val.shape[0]))
-        self.settings_ = self._resolve(rows, validation)
         with FitProgress(self.verbose > 0) as progress, threads_that_pay(rows, self.settings_):
             fitted = members.fit_members(
                 rows,
@@ -367,11 +373,12 @@ class MPVAEClassifier(JointQuestions):
                 raise ConfigError(f"{name} must be True or False, got {getattr(self, name)!r}")
         device_named(self.device)
 
-    def _resolve(self, rows: Rows, validation: Rows | None) -> Settings:
+    def _resolve(self, Y: Matrix, *, validated: bool) -> Settings:
         given = {name: getattr(self, name) for name in setting_docs()}
-        shape = DataShape(len(rows), rows.X.shape[1], rows.Y.shape[1])
+        n = Y.shape[0]
+        shape = DataShape(n, self.features_.n_outputs, Y.shape[1])
         settings = resolve(self.preset, given, shape, self.objective)
-        missing = observed.has_missing(rows.Y)
+        missing = observed.has_missing(Y)
         if missing and settings.hide_labels == 0 and settings.label_branch:
             if given["hide_labels"] != "auto":
                 raise ConfigError(
@@ -380,8 +387,8 @@ class MPVAEClassifier(JointQuestions):
                 )
             given["hide_labels"] = 0.5
             settings = resolve(self.preset, given, shape, self.objective)
-        if validation is None and settings.n_members > max(1, len(rows) // 2):
-            given["n_members"] = max(1, len(rows) // 2)  # a fold needs rows
+        if not validated and settings.n_members > max(1, n // 2):
+            given["n_members"] = max(1, n // 2)  # a fold needs rows
             settings = resolve(self.preset, given, shape, self.objective)
         return settings
 

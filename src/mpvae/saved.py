@@ -13,7 +13,7 @@ from mpvae.answers import JointMetric
 from mpvae.config import DataShape, Metric, Settings, resolve, setting_docs
 from mpvae.conformal import Calibration
 from mpvae.errors import ConfigError, ModelFileError
-from mpvae.features import FeatureMap
+from mpvae.features import N_KNOTS, FeatureMap
 from mpvae.model_file import Tensors
 from mpvae.networks import MPVAE
 from mpvae.version import __version__
@@ -23,6 +23,7 @@ Model = TypeVar("Model")
 _NEWER_SETTINGS = {
     "label_branch": True,
     "hide_labels": 0.0,
+    "quantiles": False,
     "dropout_inputs": 0.0,
     "dropout_decoder": 0.0,
 }  # what a file without them was trained with
@@ -61,6 +62,8 @@ def to_file(model: Any) -> tuple[dict[str, Any], Tensors]:
         "features.scale": features.scale,
         "features.marked": features.marked.astype(np.int64),
     }
+    if features.knots is not None:
+        tensors["features.knots"] = features.knots
     for i, (network, loadings) in enumerate(
         zip(model.networks_, model.code_loadings_, strict=True)
     ):
@@ -111,6 +114,7 @@ def _restore(kind: type[Model], text: dict[str, Any], tensors: Tensors) -> Model
         tensors["features.marked"],
         {int(k): tuple(_names(v, len(v))) for k, v in text["levels"].items()},
         text.get("row_length"),  # models of before had none
+        tensors.get("features.knots"),
     )
     _check_features(model.features_, model.n_features_in_)
     model.label_names_ = _names(text["label_names"], len(text["label_names"]))
@@ -212,6 +216,13 @@ def _check_features(features: FeatureMap, n_features: int) -> None:
         isinstance(length, float) and 0 < length < 1e6 and features.fitted_sparse
     ):
         raise ValueError("row_length is not a length of sparse rows")
+    knots = features.knots
+    if knots is not None:
+        if knots.dtype != np.float64 or knots.shape != (n, N_KNOTS):
+            raise ValueError("quantiles do not fit the features")
+        ranked = ~np.isnan(knots[:, 0])
+        if not (np.isfinite(knots[ranked]).all() and (np.diff(knots[ranked]) >= 0).all()):
+            raise ValueError("quantiles are not rising numbers")
     if len(marked) and not 0 <= marked.min() <= marked.max() < n:
         raise ValueError("marked columns are out of range")
 
