@@ -34,7 +34,14 @@ COLOURS = (
 )
 MARKERS = ("o", "s", "^", "v", "D", "P", "X", "*")
 SHOWN = ("mpvae", "mpvae_paper", "mlknn", "mlaram", "sleec", "c2ae", "dmvp", "lamp", "forest")
-plt.rcParams.update({"svg.hashsalt": "mpvae", "font.size": 9, "axes.spines.top": False})
+plt.rcParams.update(
+    {
+        "svg.hashsalt": "mpvae",
+        "font.size": 9,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
+)
 
 
 def draw_all(results: Path, folder: Path) -> list[str]:
