@@ -179,7 +179,7 @@ def test_the_number_of_groups_is_as_asked(correlation, n_groups):
 
 @pytest.mark.parametrize("n_groups", [0, -1, 5])
 def test_impossible_numbers_of_groups_are_refused(n_groups):
-    with pytest.raises(ConfigError, match="n_groups must be between 1 and 4"):
+    with pytest.raises(ConfigError, match="n_groups must be an integer from 1 to 4"):
         group_labels(np.eye(4), n_groups)
 
 
@@ -189,7 +189,7 @@ def test_one_and_two_labels():
     assert group_labels(np.eye(2)).tolist() == [0, 0]
     assert group_labels(np.eye(2), 1).tolist() == [0, 0]
     assert group_labels(np.eye(2), 2).tolist() == [0, 1]
-    with pytest.raises(ConfigError, match="between 1 and 1"):
+    with pytest.raises(ConfigError, match="an integer from 1 to 1"):
         group_labels(np.eye(1), 2)
 
 

@@ -333,13 +333,20 @@ def test_known_labels_change_the_others(place, tmp_path):
     np.testing.assert_array_equal(answer[NAMES[2]], known[NAMES[2]])
 
 
-def test_other_columns_beside_known_labels_are_left_out_and_named(place, tmp_path):
+def test_columns_beside_known_labels_must_be_those_of_the_table(place, tmp_path):
+    file = tmp_path / "known.csv"
     known = table()[["site", NAMES[0]]]
-    known.assign(**{"[b]x": 1}).to_csv(tmp_path / "known.csv", index=False)
-    result = run("predict", place.model, place.csv, "--given", tmp_path / "known.csv")
-    assert result.exit_code == 0
-    assert result.stderr == "known.csv: no labels of the model, left out: site, [b]x\n"
-    assert result.stdout.startswith(",".join(NAMES))
+    known.to_csv(file, index=False)
+    text = succeeds("predict", place.model, place.csv, "--given", file)
+    assert text.startswith(",".join(NAMES))
+    known.iloc[::-1].to_csv(file, index=False)
+    line = fails("predict", place.model, place.csv, "--given", file)
+    assert "'site'" in line
+    assert "row 1" in line
+    assert "one order" in line
+    known.rename(columns={NAMES[0]: NAMES[0] + "x"}).to_csv(file, index=False)
+    line = fails("predict", place.model, place.csv, "--given", file)
+    assert f"did you mean {NAMES[0]!r}?" in line
 
 
 def test_known_labels_that_do_not_fit_are_refused(place, tmp_path):
@@ -348,7 +355,7 @@ def test_known_labels_that_do_not_fit_are_refused(place, tmp_path):
     line = fails("predict", place.model, place.csv, "--given", known)
     assert "60 rows" in line
     assert "59" in line
-    table()[["depth"]].to_csv(known, index=False)
+    table()[["site"]].to_csv(known, index=False)
     line = fails("predict", place.model, place.csv, "--given", known)
     assert f"no column that is a label of the model ({NAMES[0]}, " in line
     table()[[NAMES[0]]].replace(1, 2).to_csv(known, index=False)
@@ -452,7 +459,7 @@ def test_evaluate_needs_every_label(place, tmp_path):
     gaps = table().astype({NAMES[0]: "Int64"})
     gaps.loc[0, NAMES[0]] = None
     gaps.to_csv(tmp_path / "gaps.csv", index=False)
-    assert "lacks some labels" in fails("evaluate", place.model, tmp_path / "gaps.csv")
+    assert "empty label cells" in fails("evaluate", place.model, tmp_path / "gaps.csv")
     table().drop(columns=NAMES[0]).to_csv(tmp_path / "less.csv", index=False)
     assert "sp_trout" in fails("evaluate", place.model, tmp_path / "less.csv")
 

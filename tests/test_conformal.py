@@ -383,7 +383,9 @@ def test_impossible_tables_are_refused(truth, p, message):
 def test_impossible_settings_are_refused():
     fitted = calibrate(np.ones((9, 1)), TEN[:9])
     for coverage in (0, 1, 1.5, -0.1, NAN):
-        with pytest.raises(ConfigError, match=rf"coverage must be in \(0, 1\), got {coverage}"):
+        with pytest.raises(
+            ConfigError, match=rf"coverage must be in \(0, 1\), as 0.9, got {coverage}"
+        ):
             fitted.threshold(coverage, "all")
     with pytest.raises(ConfigError, match=r"guarantee must be one of .*, got 'some'"):
         fitted.threshold(0.9, "some")

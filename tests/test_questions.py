@@ -152,7 +152,7 @@ def test_before_fit_every_question_says_so():
 def test_one_binary_label_has_no_joint_probability_but_the_rest():
     fitted = small(max_epochs=1).fit(FRAME, np.where(DATA.Y[:, 0] == 1, "yes", "no"))
     for ask in (fitted.log_prob, fitted.predict_conditional):
-        with pytest.raises(DataError, match="one label; joint questions need two or more"):
+        with pytest.raises(DataError, match="vector y; joint questions need a table"):
             ask(X, Y[["trout"]])
     assert fitted.sample(X, 2).shape == (100, 2, 1)
     assert fitted.predict_set(X).shape == (100, 1)
@@ -330,7 +330,7 @@ def test_all_labels_inside_is_the_hardest_guarantee(model):
 
 @pytest.mark.parametrize("coverage", [0, 1, -0.1, 1.5, np.nan])
 def test_a_coverage_out_of_bounds_is_refused(model, coverage):
-    with pytest.raises(ConfigError, match=r"coverage must be in \(0, 1\), got"):
+    with pytest.raises(ConfigError, match=r"coverage must be in \(0, 1\), as 0.9, got"):
         model.predict_set(X, coverage)
 
 
@@ -419,7 +419,7 @@ def test_every_label_is_in_a_group(model):
     assert groups.value_counts().idxmax() == 0
     assert model.label_groups(3).nunique() == 3
     for n in (0, 7):
-        with pytest.raises(ConfigError, match="n_groups must be between 1 and 6"):
+        with pytest.raises(ConfigError, match="n_groups must be an integer from 1 to 6"):
             model.label_groups(n)
 
 
@@ -479,3 +479,48 @@ def test_a_model_of_schema_1_answers_what_it_can():
     assert pairs[["raw_correlation", "by_features", "share_by_features"]].isna().all(axis=None)
     with pytest.raises(DataError, match="saved by a version that kept none; fit again"):
         old.predict_set(rows)
+
+
+def test_labels_in_another_order_than_the_features_are_refused(model):
+    turned = Y.iloc[::-1]
+    asked = [
+        lambda: model.predict_conditional(X, turned),
+        lambda: model.log_prob(X, turned),
+        lambda: model.score(X, turned),
+        lambda: model.feature_importance(X, turned),
+        lambda: small().fit(X, turned),
+    ]
+    for ask in asked:
+        with pytest.raises(
+            DataError, match=r"'site499', in X 'site400'.*labels.loc\[X.index\]"
+        ):
+            ask()
+    expected = model.predict_conditional(X, HALF)
+    again = model.predict_conditional(X, HALF.iloc[::-1].loc[X.index])
+    by_position = model.predict_conditional(X, HALF.reset_index(drop=True))
+    np.testing.assert_array_equal(again, expected)
+    np.testing.assert_array_equal(by_position, expected)
+
+
+def test_nothing_known_has_probability_one(model):
+    value, error = model.log_prob(X, UNKNOWN, return_std=True)
+    np.testing.assert_array_equal(value, 0)
+    np.testing.assert_array_equal(error, 0)
+
+
+def test_a_named_series_is_one_known_label(model):
+    P = model.predict_conditional(X, Y[NAMES[2]])
+    np.testing.assert_array_equal(P[:, 2], Y[NAMES[2]])
+
+
+def test_there_is_no_interval_where_members_learn_from_the_same_rows(model, tmp_path):
+    fitted = small(max_epochs=1).fit(DATA.X[LEARN], DATA.Y[LEARN], DATA.X[ASK], DATA.Y[ASK])
+    fitted.save(tmp_path / "model")
+    for found in (fitted, load_model(tmp_path / "model")):
+        assert found.associations()["low"].isna().all()
+    assert model.associations()["low"].notna().all()
+
+
+def test_a_simulated_table_has_one_index(model):
+    drawn = model.simulate(X, random_state=0)
+    assert drawn.features().index.equals(drawn.labels().index)

@@ -63,9 +63,7 @@ def predict(
     ] = None,
     sets: Annotated[
         float | None,
-        typer.Option(
-            min=0, max=1, help="Write sets of labels with this coverage, such as 0.9."
-        ),
+        typer.Option(help="Write sets of labels with this coverage, such as 0.9."),
     ] = None,
     guarantee: Annotated[
         Guarantee | None,
@@ -106,7 +104,7 @@ def predict(
     data, _ = choose_rows(read_for(model, table, meta_offset), rows, "all")
     X = data.features()
     if given is not None:
-        answer = model.predict_conditional(X, read_known(model, given))
+        answer = model.predict_conditional(X, read_known(model, given, table, rows))
     elif sets is not None:
         answer = model.predict_set(X, sets, guarantee=guarantee or "all")
     else:
@@ -145,7 +143,10 @@ def evaluate(
     data, _ = choose_rows(read_for(model, table, meta_offset, with_labels=True), rows, "test")
     X, Y = data.features(), data.labels().to_numpy()
     if np.isnan(Y).any():
-        raise DataError(f"{table.name} lacks some labels; evaluate needs all of them")
+        raise DataError(
+            f"{table.name} has empty label cells; evaluate needs every label: "
+            "leave those rows out"
+        )
     probabilities = model.predict_proba(X)
     if model.multilabel_:
         decided = {name: model.predict(X, metric=name) for name in get_args(Metric)}

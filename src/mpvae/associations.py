@@ -1,5 +1,7 @@
 """Which labels go together: tables for people, from the covariances of a fitted model."""
 
+from numbers import Integral, Real
+
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +21,7 @@ def pair_table(
     by_features: NDArray[np.float64],
     *,
     level: float = 0.95,
+    by_fold: bool = True,
 ) -> pd.DataFrame:
     r"""One row per pair of labels, the strongest residual correlations first.
 
@@ -38,6 +41,8 @@ def pair_table(
         Of the intervals. Members leave out one fold of the rows each: the interval is that of
         the delete-a-group jackknife on Fisher's scale, which counts the luck of training in.
         With one member it is NaN.
+    by_fold : bool
+        Whether members did leave out a fold each; if not, there is no interval.
 
     Returns
     -------
@@ -46,8 +51,8 @@ def pair_table(
         ``raw_correlation``, its part ``by_features``, and the share of it they explain
         (NaN where the raw correlation is below .05).
     """
-    if not 0 < level < 1:
-        raise ConfigError(f"level must be in (0, 1), got {level}")
+    if not (isinstance(level, Real) and 0 < level < 1):
+        raise ConfigError(f"level must be in (0, 1), got {level!r}")
     names = np.asarray(names, dtype=object)
     i, j = np.triu_indices(len(names), 1)
     M = len(residual)
@@ -60,7 +65,7 @@ def pair_table(
     z = np.arctanh(np.clip(each, -1 + 1e-12, 1 - 1e-12))
     centre = np.arctanh(np.clip(correlation, -1 + 1e-12, 1 - 1e-12))
     error = np.full(len(i), np.nan)
-    if M > 1:
+    if M > 1 and by_fold:
         error = np.sqrt((M - 1) / M * ((z - z.mean(0)) ** 2).sum(0))
         error *= student_t.ppf(0.5 + level / 2, M - 1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -90,8 +95,10 @@ def group_labels(
     is the largest.
     """
     L = len(correlation)
-    if n_groups is not None and not 1 <= n_groups <= L:
-        raise ConfigError(f"n_groups must be between 1 and {L} (the labels), got {n_groups}")
+    if n_groups is not None and not (_is_count(n_groups) and n_groups <= L):
+        raise ConfigError(
+            f"n_groups must be an integer from 1 to {L} (the labels), got {n_groups!r}"
+        )
     if L < 3 or n_groups == 1:
         return np.arange(L) if n_groups == L else np.zeros(L, np.int64)
     distance = np.clip(1 - (correlation + correlation.T) / 2, 0, 2)
@@ -106,6 +113,10 @@ def group_labels(
         if score > best + 1e-12:
             best, found = score, groups
     return _largest_first(found)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
 
 
 def _largest_first(groups: NDArray[np.int64]) -> NDArray[np.int64]:

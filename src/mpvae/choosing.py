@@ -1,9 +1,11 @@
 """What a command works on: which settings, which rows and columns of which table."""
 
+import difflib
 import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from mpvae.config import parse_setting, setting_docs
@@ -71,19 +73,41 @@ def kept_columns(table: Path, keep: list[str], rows: str) -> pd.DataFrame:
     return frame.iloc[:, match_columns(names, split_names(keep), role="kept", file=table.name)]
 
 
-def read_known(model: MPVAEClassifier, file: Path) -> pd.DataFrame:
-    """Labels already known, one row per row of the table: 0, 1, or an empty cell."""
-    header = read_table(file).features()
-    if not isinstance(header, pd.DataFrame):
+def read_known(model: MPVAEClassifier, file: Path, table: Path, rows: str) -> pd.DataFrame:
+    """Labels already known, one row per row of the table: 0, 1, or an empty cell.
+
+    A column that also stands in the table, as an id, must be the same there: rows are matched
+    by position. Any other column that is no label is a mistake.
+    """
+    found = read_table(file).features()
+    if not isinstance(found, pd.DataFrame):
         raise DataError(f"{file.name} has no named columns; write the known labels as CSV")
-    names = [name for name in map(str, header.columns) if name in set(model.label_names_)]
+    beside = choose_rows(read_table(table), rows, "all")[0].features()
+    beside = beside if isinstance(beside, pd.DataFrame) else pd.DataFrame()
+    labels = list(model.label_names_)
+    names = [name for name in map(str, found.columns) if name in set(labels)]
+    for name in map(str, found.columns):
+        if name in names:
+            continue
+        if name not in beside.columns:
+            near = difflib.get_close_matches(name, labels, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else "; leave it out"
+            raise DataError(
+                f"{file.name}: column {name!r} is no label of the model and no column of "
+                f"{table.name}{hint}"
+            )
+        if len(found) == len(beside):
+            differs = found[name].astype(str).to_numpy() != beside[name].astype(str).to_numpy()
+            if differs.any():
+                i = int(np.argmax(differs))
+                raise DataError(
+                    f"{file.name} and {table.name} differ in {name!r}, row {i + 1}: "
+                    f"{found[name].iloc[i]} and {beside[name].iloc[i]}; "
+                    "bring the rows into one order"
+                )
     if not names:
-        some = ", ".join(model.label_names_[:3])
+        some = ", ".join(labels[:3])
         raise DataError(f"{file.name} has no column that is a label of the model ({some}, ...)")
-    others = [str(name) for name in header.columns if str(name) not in names]
-    if others:
-        shown = ", ".join(others[:5]) + (", ..." if len(others) > 5 else "")
-        err.print(f"{plain(file.name)}: no labels of the model, left out: {plain(shown)}")
     return read_table(file, labels=names, columns=[]).labels()
 
 

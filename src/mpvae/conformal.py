@@ -105,7 +105,7 @@ class Calibration:
                 f"guarantee must be one of {get_args(Guarantee)}, got {guarantee!r}"
             )
         if not (isinstance(coverage, Real) and 0 < coverage < 1):
-            raise ConfigError(f"coverage must be in (0, 1), got {coverage!r}")
+            raise ConfigError(f"coverage must be in (0, 1), as 0.9, got {coverage!r}")
         allowed = (self.counts + 1) * (1 - coverage) - 1 + _ROUNDING  # (L + 2,)
         curve = _curve_numbers(self.lengths)  # (m,)
         kept = self.lost <= allowed[curve]

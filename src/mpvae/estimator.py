@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
-from mpvae import decisions, inference, members, model_file, observed, saved
+from mpvae import decisions, inference, labels, members, model_file, observed, saved
 from mpvae.answers import JointMetric, best_answers
 from mpvae.config import DataShape, Metric, Objective, Preset, Settings, resolve, setting_docs
 from mpvae.errors import ConfigError, DataError
@@ -278,6 +278,7 @@ class MPVAEClassifier(JointQuestions):
             )
         if self.recalibrate:
             fitted = members.recalibrate(fitted)
+        self.members_by_fold_ = validation is None and self.settings_.n_members > 1
         self.networks_ = fitted.networks
         self.code_loadings_ = [loadings.cpu().numpy() for loadings in fitted.code_loadings]
         self.feature_loadings_ = [F.cpu().numpy() for F in fitted.feature_loadings]
@@ -335,6 +336,7 @@ class MPVAEClassifier(JointQuestions):
             return float(super().score(X, y, sample_weight=sample_weight))
         if sample_weight is not None:
             raise DataError("score takes no sample_weight for several labels; leave it out")
+        labels.refuse_other_order(X, y)
         Y = self._read_known_labels(y, allow_missing=bool(self.allow_missing_labels))
         return observed.score(Y, self._decide(X, self.metric, "auto"), self.metric)
 

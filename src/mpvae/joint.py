@@ -81,10 +81,12 @@ def log_prob(
         n = log_weight.shape[1]
         log_mean = log_weight.logsumexp(1) - math.log(n)
         ratio = (log_weight - log_mean[:, None]).exp()  # mean 1 in each row
-        values[piece] = log_mean.cpu().numpy()
         mean_square = ratio.square().mean(1)  # n / mean_square draws count
         error = ((mean_square - 1).clamp(min=0) / max(n - 1, 1)).sqrt()
-        errors[piece] = torch.where(n / mean_square < _FEW, torch.inf, error).cpu().numpy()
+        error = torch.where(n / mean_square < _FEW, torch.inf, error)
+        nothing = y.isnan().all(1)  # is known: probability one, no need to draw
+        values[piece] = torch.where(nothing, 0, log_mean).cpu().numpy()
+        errors[piece] = torch.where(nothing, 0, error).cpu().numpy()
         on_rows(len(x))
     return values, errors
 

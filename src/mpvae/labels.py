@@ -62,6 +62,18 @@ def read_labels(y: Any, *, allow_missing: bool = False) -> Labels:
     return _binary(array, allow_missing)
 
 
+def refuse_other_order(X: Any, y: Any) -> None:
+    """Raise if two frames have one index in different orders: rows go by position."""
+    if not all(isinstance(table, pd.DataFrame | pd.Series) for table in (X, y)):
+        return
+    a, b = X.index, y.index
+    if len(a) == len(b) and not a.equals(b) and a.is_unique and set(a) == set(b):
+        raise DataError(
+            f"the labels have the index of X in another order (first {b[0]!r}, in X {a[0]!r}), "
+            "but rows are matched by position; give labels.loc[X.index]"
+        )
+
+
 def as_pandas(table: Any) -> Any:
     """A polars frame (lazy or not) or series as pandas has it; anything else as it is."""
     if not type(table).__module__.startswith("polars"):

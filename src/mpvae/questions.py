@@ -35,6 +35,7 @@ class JointQuestions(MultiLabelClassifier):
     code_loadings_: list[NDArray[np.float64]]
     feature_loadings_: list[NDArray[np.float64]]
     settings_: Settings
+    members_by_fold_: bool
     calibration_: Calibration | None
     verbose: int
 
@@ -112,7 +113,9 @@ class JointQuestions(MultiLabelClassifier):
         """
         Y = self.sample(X, random_state=random_state)[:, 0].astype(np.int32)
         X = labels.as_pandas(X)
-        if not isinstance(X, pd.DataFrame):
+        if isinstance(X, pd.DataFrame):
+            X = X.reset_index(drop=True)
+        else:
             X = self._check_features(X, reset=False)
             X = X.astype(np.float32)
         return LabelledTable(
@@ -170,6 +173,7 @@ class JointQuestions(MultiLabelClassifier):
             np.stack(self._residual_covariances()),
             np.stack([_feature_covariance(F) for F in self.feature_loadings_]),
             level=level,
+            by_fold=self.members_by_fold_,
         )
 
     def label_groups(self, n_groups: int | None = None) -> pd.Series:
@@ -197,6 +201,10 @@ class JointQuestions(MultiLabelClassifier):
             log-loss, nats per row), ``std`` over shuffles; the most important first.
         """
         check_is_fitted(self)
+        labels.refuse_other_order(X, Y)
+        X = labels.as_pandas(X)
+        if sp.issparse(X):
+            raise DataError("feature_importance shuffles dense columns; give X.toarray()")
         Y = self._read_known_labels(Y, allow_missing=True)
         Y = Y.toarray() if hasattr(Y, "toarray") else Y
 
@@ -262,8 +270,13 @@ class JointQuestions(MultiLabelClassifier):
         check_is_fitted(self)
         _check_draws("n_draws", n_draws)
         if not self.multilabel_:
-            raise DataError("the model has one label; joint questions need two or more")
+            raise DataError(
+                "the model was fitted on a vector y; joint questions need a table of labels"
+            )
+        labels.refuse_other_order(X, known)
         known = labels.as_pandas(known)
+        if isinstance(known, pd.Series):
+            known = known.to_frame()
         if not sp.issparse(known):
             known = self._named(known)
         Y = self._read_known_labels(known, allow_missing=True)

@@ -51,6 +51,7 @@ def to_file(model: Any) -> tuple[dict[str, Any], Tensors]:
         "classes_dtype": None if model.multilabel_ else model.classes_.dtype.kind,
         "thresholds": {k: _plain(v) for k, v in model.thresholds_.items()},
         "rules": model.rules_,
+        "members_by_fold": model.members_by_fold_,
         "validation_scores": {k: _plain(v) for k, v in model.validation_scores_.items()},
         "history": {
             name: [_plain(v) for v in model.history_[name]] for name in model.history_.columns
@@ -138,6 +139,9 @@ def _restore(kind: type[Model], text: dict[str, Any], tensors: Tensors) -> Model
         for metric, rule in model.rules_.items()
     ):
         raise ValueError("rules are not those of a metric")
+    model.members_by_fold_ = text.get("members_by_fold", True)
+    if not isinstance(model.members_by_fold_, bool):
+        raise ValueError("members_by_fold is not true or false")
     model.calibration_ = _calibration(tensors, n_labels)
     if not all(isinstance(column, list) for column in text["history"].values()):
         raise ValueError("a column of the history is not a list")

@@ -70,9 +70,10 @@ class MultiLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         self, X: Any, y: Any, *, allow_missing: bool = False
     ) -> tuple[Any, Matrix]:
         """Check X and y, remember names and classes; return X and the 0/1 matrix Y (n, L)."""
-        X = self._check_features(X, reset=True)
         if y is None:
             raise DataError("requires y to be passed, but the target y is None")
+        labels.refuse_other_order(X, y)
+        X = self._check_features(X, reset=True)
         coded = labels.read_labels(y, allow_missing=allow_missing)
         if coded.Y.shape[0] != X.shape[0]:
             raise DataError(f"X has {X.shape[0]} rows but y has {coded.Y.shape[0]}")
@@ -85,6 +86,7 @@ class MultiLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         self, X_val: Any, y_val: Any, *, allow_missing: bool = False
     ) -> tuple[Matrix, Matrix]:
         """Validation rows as the model sees them: features (n, D), labels (n, L)."""
+        labels.refuse_other_order(X_val, y_val)
         X = self._encode(X_val)
         if self.multilabel_:
             Y = self._read_known_labels(y_val, allow_missing=allow_missing)
