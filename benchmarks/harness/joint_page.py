@@ -38,7 +38,8 @@ def page(results: Path, sections: Iterable[str], seeds: Iterable[int]) -> str:
     }
     lines = [INTRO]
     for section in sections:
-        lines += writers[section](results, seeds)
+        if (results / section).is_dir():  # has been run, in part at least
+            lines += writers[section](results, seeds)
     return "\n".join(lines).rstrip() + "\n"
 
 
