@@ -1,7 +1,6 @@
 """Commands that ask a trained model: predictions, scores, associations, what it knows."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, get_args
 
@@ -20,6 +19,7 @@ from mpvae.shell import (
     JsonOption,
     MetaOption,
     ModelArgument,
+    OutOption,
     RowsOption,
     TableArgument,
     app,
@@ -28,12 +28,12 @@ from mpvae.shell import (
 )
 from mpvae.terminal import (
     check_suffix,
+    hand_over,
     out,
     plain,
     print_held_out,
     print_pairs,
     print_scores,
-    write_frame,
 )
 
 
@@ -42,12 +42,7 @@ from mpvae.terminal import (
 def predict(
     model_folder: ModelArgument,
     table: TableArgument,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", help="CSV, Parquet or JSON file; without it CSV is printed."
-        ),
-    ] = None,
+    file: OutOption = None,
     decide: Annotated[
         bool, typer.Option("--decide", help="Write 0/1 decisions instead of probabilities.")
     ] = False,
@@ -118,11 +113,7 @@ def predict(
         if twice:
             raise DataError(f"--keep {twice[0]} is a label of the model; keep other columns")
         answer = pd.concat([kept, answer], axis=1)
-    if file is None:
-        answer.to_csv(sys.stdout, index=False)
-        return
-    write_frame(answer, file)
-    out.print(f"{len(answer)} rows, {len(model.label_names_)} labels -> {plain(file)}")
+    hand_over(answer, file, f"{len(answer)} rows, {len(model.label_names_)} labels")
 
 
 @app.command()
@@ -136,7 +127,8 @@ def evaluate(
 ) -> None:
     """Score a model on TABLE, which holds the true labels.
 
-    Every metric of decisions uses the threshold chosen for it when the model was trained.
+    Every metric of decisions uses the threshold, or the rule, chosen for it when the model
+    was trained.
     """
     model = load_model(model_folder)
     model.verbose = 0 if as_json else 1
@@ -164,12 +156,7 @@ def evaluate(
 @user_errors
 def associations(
     model_folder: ModelArgument,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", help="CSV, Parquet or JSON file; without it CSV is printed."
-        ),
-    ] = None,
+    file: OutOption = None,
     level: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.95,
 ) -> None:
     """Write which labels go together once the features are accounted for, pair by pair.
@@ -186,11 +173,7 @@ def associations(
     groups = model.label_groups()
     for side in "ab":
         pairs[f"group_{side}"] = pairs[f"label_{side}"].map(groups)
-    if file is None:
-        pairs.to_csv(sys.stdout, index=False)
-        return
-    write_frame(pairs, file)
-    out.print(f"{len(pairs)} pairs of {len(model.label_names_)} labels -> {plain(file)}")
+    hand_over(pairs, file, f"{len(pairs)} pairs of {len(model.label_names_)} labels")
 
 
 @app.command()

@@ -56,9 +56,9 @@ def pair_table(
     names = np.asarray(names, dtype=object)
     i, j = np.triu_indices(len(names), 1)
     M = len(residual)
-    each = np.stack([_correlation(V)[i, j] for V in residual])  # (M, pairs)
+    each = np.stack([as_correlation(V)[i, j] for V in residual])  # (M, pairs)
     V, F = residual.mean(0), by_features.mean(0)
-    correlation = _correlation(V)[i, j]
+    correlation = as_correlation(V)[i, j]
     total = np.sqrt(np.diag(V) + np.diag(F))
     from_features = (F / np.outer(total, total))[i, j]
     raw = from_features + (V / np.outer(total, total))[i, j]
@@ -128,6 +128,7 @@ def _largest_first(groups: NDArray[np.int64]) -> NDArray[np.int64]:
     return rank[codes]
 
 
-def _correlation(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
+def as_correlation(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Covariance (L, L) scaled to a diagonal of ones."""
     sd = np.sqrt(np.diag(covariance))
     return np.asarray(covariance / np.outer(sd, sd))

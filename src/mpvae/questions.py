@@ -250,10 +250,8 @@ class JointQuestions(MultiLabelClassifier):
     @property
     def correlation_(self) -> NDArray[np.float64]:
         """Residual correlation of the labels given the features: `covariance_`, scaled."""
-        covariance = self.covariance_
-        sd = np.sqrt(np.diag(covariance))
-        correlation: NDArray[np.float64] = covariance / np.outer(sd, sd)
-        np.fill_diagonal(correlation, 1.0)
+        correlation = associations.as_correlation(self.covariance_)
+        np.fill_diagonal(correlation, 1.0)  # to the last digit
         return correlation
 
     @property

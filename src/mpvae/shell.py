@@ -31,6 +31,10 @@ ModelArgument = Annotated[Path, typer.Argument(help="Folder written by `mpvae fi
 MetaOption = Annotated[
     int, typer.Option("--meta-offset", help="For .npy: columns before the labels.")
 ]
+OutOption = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="CSV, Parquet or JSON file; without it CSV is printed."),
+]
 RowsOption = Annotated[
     str, typer.Option("--rows", help="auto, all, or a split of the file: train, val, test.")
 ]

@@ -1,5 +1,6 @@
 """What the command line shows and writes: consoles, tables of scores, files of predictions."""
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,15 @@ def write_frame(frame: pd.DataFrame, file: Path) -> None:
         partial.replace(file)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def hand_over(frame: pd.DataFrame, file: Path | None, what: str) -> None:
+    """Print a table as CSV, or write it to a file and say ``what`` it holds."""
+    if file is None:
+        frame.to_csv(sys.stdout, index=False)
+        return
+    write_frame(frame, file)
+    out.print(f"{what} -> {plain(file)}")
 
 
 def print_scores(scores: dict[str, float], heading: str) -> None:
