@@ -64,7 +64,6 @@ DEFAULT_ABLATIONS: dict[str, dict[str, dict[str, Any]]] = {  # data -> the same 
             "dropout_inputs": 0.3,
             "lambda_rank": 20.0,
         },
-        "one_member": {"n_members": 1},
     },
 }
 
