@@ -138,10 +138,18 @@ def test_an_objective_sets_the_weights_of_the_loss_unless_they_are_given(preset)
     assert resolve(preset, {}, SHAPE, "auto") == resolve(preset, {}, SHAPE)
 
 
-def test_an_objective_changes_nothing_but_the_weights():
+def test_an_objective_changes_nothing_but_the_weights_and_the_draws():
     plain, paper = (asdict(resolve("default", {}, SHAPE, o)) for o in ("likelihood", "paper"))
     changed = {name for name in plain if plain[name] != paper[name]}
-    assert changed == {"lambda_ce", "lambda_rank", "lambda_entropy"}
+    assert changed == {"lambda_ce", "lambda_rank", "lambda_entropy", "n_draws"}
+
+
+@pytest.mark.parametrize(("n_labels", "n_draws"), [(14, 256), (55, 256), (141, 116), (983, 32)])
+def test_the_likelihood_is_bounded_by_more_draws_the_fewer_labels(n_labels, n_draws):
+    shape = DataShape(1000, 10, n_labels)
+    assert resolve("default", {}, shape, "likelihood").n_draws == n_draws
+    assert resolve("default", {"n_draws": 8}, shape, "likelihood").n_draws == 8
+    assert resolve("default", {}, shape).n_draws == 32
 
 
 def test_an_unknown_objective_is_refused_by_name():

@@ -14,6 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.multioutput import ClassifierChain
 from sklearn.preprocessing import StandardScaler
 
+import speed
 from harness import datasets
 from harness.cells import Cell, Stopwatch, peak_gb, provenance
 from harness.datasets import Part, Parts, join
@@ -401,4 +402,24 @@ def _speed(cell: Cell) -> dict[str, Any]:
     start = time.perf_counter()
     _, effective = model.predict_conditional(data.X[:1000], known, return_ess=True)
     seconds = time.perf_counter() - start
-    return {"seconds": seconds, "median_effective_draws": float(np.median(effective))}
+    return {
+        "seconds": seconds,
+        "median_effective_draws": float(np.median(effective)),
+        "fit": {str(k): _fit_in_steps(cell.seed, n_members=k) for k in (1, 5)},
+    }
+
+
+def _fit_in_steps(seed: int, n_members: int) -> dict[str, float]:
+    """Time of a fit to eco_butterflies, in steps of the plain formulas at as many labels.
+
+    Plain steps are timed before and after, so that a slow moment touches both alike.
+    """
+    parts = parts_of("eco_butterflies", seed)
+    step = speed.Step(parts.train.Y.shape[1])
+    model = MPVAEClassifier(objective="likelihood", random_state=seed, n_members=n_members)
+    before = speed.seconds(step.plain, repeats=3)
+    start = time.perf_counter()
+    model.fit(*parts.train, *parts.validation)
+    seconds = time.perf_counter() - start
+    plain = (before + speed.seconds(step.plain, repeats=3)) / 2
+    return {"seconds": seconds, "plain_step_seconds": plain, "plain_steps": seconds / plain}

@@ -167,7 +167,10 @@ def resolve(
         hidden = _as_declared("hidden", chosen["hidden"])
         chosen.setdefault("hidden_labels", hidden)
         chosen.setdefault("hidden_decoder", hidden[::-1])
-    values = _PRESETS[preset](shape) | OBJECTIVES[objective] | chosen
+    values = _PRESETS[preset](shape) | OBJECTIVES[objective]
+    if objective == "likelihood":
+        values["n_draws"] = max(values["n_draws"], _draws_for(shape.n_labels))
+    values |= chosen
     batch_size = _as_declared("batch_size", values["batch_size"])
     deep = shape.n_features < FEW_FEATURES and shape.n_rows >= 500
     steps = 1000 if deep else 300
@@ -269,6 +272,11 @@ def _epochs_for(n_rows: int, batch_size: int, steps: int) -> int:
     steps_per_epoch = max(1, math.ceil(n_rows / batch_size))
     epochs = max(20, math.ceil(steps / steps_per_epoch))
     return min(epochs, max(5, math.ceil(6000 / steps_per_epoch)))
+
+
+def _draws_for(n_labels: int) -> int:
+    """Draws that bound the joint likelihood closely: fewer make the loadings too small."""
+    return min(256, max(32, 2**14 // n_labels))
 
 
 def _default(shape: DataShape) -> dict[str, Any]:
