@@ -5,9 +5,8 @@ import pytest
 
 from mpvae import joint
 from mpvae.answers import N_DRAWS, best_answers
-from mpvae.optimal import log_mixture
 from test_joint import SE, D, S, member, vectors
-from test_optimal import expected_f1
+from test_optimal import expected_f1, mixture
 
 L, N = 8, 40
 X = np.random.default_rng(0).normal(size=(N, D))
@@ -32,14 +31,12 @@ def drawn(networks):
 @pytest.fixture(scope="module")
 def probability(drawn):
     """Probability of every label vector under these draws, (N, 2^L)."""
-    every = np.broadcast_to(SETS, (N, *SETS.shape))
-    return np.exp(log_mixture(every, drawn))
+    return mixture(np.broadcast_to(SETS, (N, *SETS.shape)), drawn)
 
 
 def f1_table(empty_value):
     """F1 of every answer (rows) where every label vector is true (columns)."""
-    alone = np.ones((len(SETS), 1))
-    return expected_f1(SETS, SETS[:, None], alone, empty_value).T
+    return expected_f1(SETS, SETS[:, None], empty_value).T
 
 
 def place(answers):

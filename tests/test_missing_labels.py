@@ -1,14 +1,17 @@
 """Labels that were not observed: refused unless allowed, and then part of nothing."""
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
 from sklearn.model_selection import KFold, cross_val_score
 
-from mpvae import ConfigError, DataError, MPVAEClassifier, metrics, observed
+from mpvae import ConfigError, DataError, metrics, observed
 from mpvae.data import simulate_probit
 from mpvae.decisions import PAPER_THRESHOLDS, apply_threshold, fit_threshold
+from test_questions import small as small_model
 
 DATA = simulate_probit(400, n_features=4, n_labels=4, n_factors=1, seed=2)
 X, Y = DATA.X[:300], DATA.Y[:300].astype(float)
@@ -16,21 +19,7 @@ X_NEW, Y_NEW = DATA.X[300:], DATA.Y[300:]
 GAPS = np.random.default_rng(0).random(Y.shape) < 0.5
 Y_GAPS = np.where(GAPS, np.nan, Y)
 METRICS = ("example_f1", "micro_f1", "macro_f1", "hamming", "subset")
-
-
-def small(**changes):
-    settings = {
-        "hidden": (16,),
-        "latent_dim": 2,
-        "n_factors": 2,
-        "n_draws": 8,
-        "n_members": 2,
-        "max_epochs": 3,
-        "lr": 0.01,
-        "allow_missing_labels": True,
-        "random_state": 0,
-    }
-    return MPVAEClassifier(**settings | changes)
+small = partial(small_model, max_epochs=3, allow_missing_labels=True)
 
 
 def check_fit(fitted, n_labels=4):
