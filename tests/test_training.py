@@ -5,12 +5,14 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch.distributions import Independent, Normal
 
 from mpvae import inference
 from mpvae.config import DataShape, resolve
 from mpvae.data import simulate_probit
 from mpvae.errors import MPVAEError
 from mpvae.loop import seeded
+from mpvae.losses import mpvae_loss
 from mpvae.members import fit_members
 from mpvae.networks import MPVAE
 from mpvae.rows import Rows
@@ -164,6 +166,21 @@ def test_without_factors_labels_are_independent_given_the_code():
     result = _train(_rows(), n_factors=0, max_epochs=2)
     assert result.network.B.shape == (4, 0)
     assert all(math.isfinite(r.terms["total"]) for r in result.history)
+
+
+@pytest.mark.parametrize("beta", [0.0, 1.0])
+def test_an_infinite_divergence_does_no_harm_where_its_weight_is_zero(beta):
+    rows = _rows()
+    settings = _settings(rows, beta=beta)
+    network = MPVAE(rows.X.shape[1], rows.Y.shape[1], settings)
+    x, y = torch.as_tensor(rows.X), torch.as_tensor(rows.Y)
+    branches = network(x, y, torch.zeros(len(x), settings.latent_dim))
+    far = Independent(Normal(branches.p_z_x.mean + 1e30, 1.0), 1)
+    u = torch.zeros(len(x), 1, settings.n_factors)
+    weight = torch.ones(len(x))
+    terms = mpvae_loss(branches._replace(q_z_y=far), network.B, u, y, weight, settings)
+    assert math.isfinite(terms.total.item()) == (beta == 0)
+    assert math.isfinite(terms.kl.item()) == (beta == 0)
 
 
 def test_without_the_label_branch_its_encoder_stays_as_it_began():

@@ -88,9 +88,11 @@ def mpvae_loss(
     with_labels = [branches.m_y] if settings.label_branch else []
     m = torch.stack([branches.m_x, *with_labels])  # (R, N, L)
     total, terms = probit_loss(m, B, u, y, weight, term_weights(settings), settings.antithetic)
-    kl = weight @ kl_divergence(branches.q_z_y, branches.p_z_x)
-    if settings.label_branch:
-        total = total + settings.beta**settings.beta_power * kl
+    kl_weight = settings.beta**settings.beta_power if settings.label_branch else 0.0
+    kl = total.new_zeros(())
+    if kl_weight:  # else nothing holds the codes together: the divergence may be infinite
+        kl = weight @ kl_divergence(branches.q_z_y, branches.p_z_x)
+        total = total + kl_weight * kl
     x, y_ = (terms @ weight)[:, [0, -1]].unbind(1)  # (3,): the terms of each branch
     return LossTerms(total, x[0], y_[0], x[1], y_[1], x[2], y_[2], kl.detach())
 
