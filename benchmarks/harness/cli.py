@@ -21,7 +21,7 @@ from rich.table import Table
 from harness import experiments, page, runner
 from harness.cells import RESULTS, Cell
 from harness.datasets import SOURCES
-from harness.experiments import SEEDS
+from harness.experiments import FIGURE_SEEDS, SEEDS
 from harness.methods import METHODS
 from harness.summary import METRICS, published, summary
 
@@ -59,14 +59,16 @@ def _cells(name: str, args: argparse.Namespace) -> list[Cell]:
         data = experiments.PK_DATA if name == "figure_pk" and not args.data else args.data
         return experiments.table_cells(data or SOURCES, args.methods, args.seeds)
     if name == "figure_noise":
-        before = experiments.table_cells(experiments.NOISE_DATA, args.methods, args.seeds)
-        return before + experiments.noise_cells(args.methods, args.seeds)
+        seeds = args.figure_seeds
+        before = experiments.table_cells(experiments.NOISE_DATA, args.methods, seeds)
+        return before + experiments.noise_cells(args.methods, seeds)
     if name == "figure_cov":
-        return experiments.covariance_cells(args.seeds)
+        return experiments.covariance_cells(args.figure_seeds)
     if name == "explain":
         return experiments.explanation_cells()
-    before = experiments.table_cells(experiments.DEFAULT_ABLATIONS, ["mpvae"], args.seeds)
-    return before + experiments.ablation_cells(args.seeds)
+    seeds = args.figure_seeds
+    before = experiments.table_cells(experiments.DEFAULT_ABLATIONS, ["mpvae"], seeds)
+    return before + experiments.ablation_cells(seeds)
 
 
 def _show(name: str, args: argparse.Namespace) -> None:
@@ -110,7 +112,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="NAME"
     )
-    parser.add_argument("--seeds", type=int, default=len(SEEDS), help="how many (3)")
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        help="how many (3 for the tables, 1 for noise, covariance, ablation)",
+    )
     parser.add_argument("--workers", type=int, default=2, help="cells at a time (2)")
     parser.add_argument("--retry", action="store_true", help="run cells that failed again")
     parser.add_argument("--fresh", action="store_true", help="forget earlier results first")
@@ -122,6 +128,7 @@ def _arguments() -> argparse.Namespace:
         args.seeds, args.data = 1, args.data or ["yeast", "scene"]
     if args.fresh and args.results is None and not args.quick:
         parser.error("--fresh would delete the stored results; name a folder with --results")
-    args.seeds = tuple(range(args.seeds))
+    args.figure_seeds = tuple(range(args.seeds or len(FIGURE_SEEDS)))
+    args.seeds = tuple(range(args.seeds or len(SEEDS)))
     args.results = args.results or (QUICK if args.quick else RESULTS)
     return args

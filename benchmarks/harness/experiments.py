@@ -16,6 +16,9 @@ from harness.datasets import SOURCES
 from harness.methods import METHODS, fit, probabilities
 
 SEEDS = (0, 1, 2)
+"""Of the tables."""
+FIGURE_SEEDS = SEEDS[:1]
+"""Of the noise and covariance figures and the ablation: many cells, each a training."""
 SEARCH_BELOW = 20.0
 """Seconds: further settings of a grid are tried where the first one was faster than this."""
 

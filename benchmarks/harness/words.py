@@ -16,7 +16,8 @@ files in `benchmarks/results/paper`; `mpvae benchmark all` makes those.
 """
 
 PROTOCOL = """
-{seeds} seeds; mean ± standard deviation; where fewer have run, their number stands in brackets.
+{seeds} seeds; mean ± standard deviation; where fewer have run (noise, covariance and ablation
+have one seed), their number stands in brackets.
 A method without randomness (MLKNN, MLARAM, the support vector machine, logistic regression)
 runs once where the split is official. Settings come from a search on validation rows: each
 method's grid is in `benchmarks/harness/methods.py`, and is tried beyond its first entry where
