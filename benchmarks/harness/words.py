@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from harness.cells import Cell
+from harness.datasets import SOURCES
 from harness.experiments import EXPLANATIONS
 from harness.summary import Summary, published
 
@@ -144,4 +145,6 @@ def explanation(results: Path, found: Summary, data: str, method: str) -> str:
         chosen = content["scores"]["validation"]["micro_f1"]
         half = content["scores"]["half"]["micro_f1"]
         parts.append(f"{_VARIANTS[variant]}: {chosen:.4f} ({half:.4f} at one half)")
+    if not parts and SOURCES[data].note:
+        parts.append(f"not the same features: {SOURCES[data].note}")
     return "; ".join(parts) + "." if parts else "not explained."
