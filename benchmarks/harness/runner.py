@@ -1,7 +1,8 @@
 """Runs cells, two at a time, each in a process of its own, within bounds; resumes by itself.
 
-A cell that is done has a file and is not run again. A cell that takes more than 20 minutes or
-8 GB is stopped, and its file says so. On Ctrl-C the running cells are dropped, all else stays.
+A cell that is done has a file and is not run again. A cell that takes more than 20 minutes of a
+core or 8 GB is stopped, and its file says so. On Ctrl-C the running cells are dropped, all else
+stays.
 """
 
 import multiprocessing
@@ -92,7 +93,7 @@ class _Job:
         """Whether it has ended, or had to be stopped; then the cell's file is there."""
         reason = None
         if self.process.is_alive():
-            if time.monotonic() - self.started > MAX_SECONDS:
+            if _core_seconds(self.process.pid, self.started) > MAX_SECONDS:
                 reason = f"more than {MAX_SECONDS // 60} minutes"
             elif (memory := _memory_gb(self.process.pid)) > MAX_GB:
                 reason = f"more than {MAX_GB:.0f} GB of memory ({memory:.1f} GB)"
@@ -135,6 +136,15 @@ def _work(cell: Cell, results: Path, run: Callable[[Cell, Path], None]) -> None:
         traceback.print_exc()
         reason = f"{type(error).__name__}: {error}"
         cell.write(results, {"reason": reason, "error": True} | provenance())
+
+
+def _core_seconds(pid: int | None, started: float) -> float:
+    """Processor time of a process, which other work on the machine does not add to."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError, ValueError):  # gone meanwhile, or not Linux
+        return time.monotonic() - started
 
 
 def _memory_gb(pid: int | None) -> float:
