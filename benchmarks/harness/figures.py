@@ -16,6 +16,7 @@ from harness.experiments import (
     COVARIANCE_METHODS,
     NOISE_DATA,
     NOISE_LEVELS,
+    NOISE_METHODS,
     PK_DATA,
 )
 from harness.methods import METHODS
@@ -85,6 +86,8 @@ def noise(results: Path):
     levels = [0.0, *map(float, NOISE_LEVELS)]
     for axis, data in zip(axes, NOISE_DATA, strict=True):
         for i, method in enumerate(SHOWN):
+            if method not in NOISE_METHODS:
+                continue
             found = [summary(results, "tables", data, method)]
             found += [summary(results, "noise", data, method, level) for level in NOISE_LEVELS]
             points = [
