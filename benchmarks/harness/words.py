@@ -46,8 +46,8 @@ validation rows) minus published.
 
 NOISE = """
 Labels of training and validation rows are flipped at random; test rows stay clean. Settings are
-those found without noise. The threshold, too, comes from noisy rows: from 30 % on, most labels that
-are present there are flipped ones, predicting everything is best, and all methods meet.
+those found without noise. The threshold, too, comes from noisy rows: from 30 % on, most labels
+that are present there are flipped ones, predicting everything is best, and all methods meet.
 """
 
 COVARIANCE = """
