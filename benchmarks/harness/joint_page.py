@@ -74,6 +74,9 @@ def _conditional(results: Path, seeds: tuple[int, ...]) -> Iterator[str]:
         if not found:
             continue
         yield f"### {data}\n"
+        if "reason" in found[0]:
+            yield f"Not run: {found[0]['reason']}.\n"
+            continue
         yield (
             "| labels known | " + " | ".join(f"{share:.0%}" for share in SHARES) + " | CPU s |"
         )
@@ -156,9 +159,11 @@ def _decisions(results: Path, seeds: tuple[int, ...]) -> Iterator[str]:
 def _sets(results: Path, seeds: tuple[int, ...]) -> Iterator[str]:
     yield f"## Label sets with coverage {COVERAGE}\n"
     yield (
-        "Coverage on test rows with its standard error, and labels in a set. *Independent* is "
-        "no conformal set: the smallest one that would hold all true labels with probability "
-        f"{COVERAGE} were labels independent.\n"
+        "Coverage on test rows, its standard error (by the test rows and by those the sets were "
+        "calibrated on), and labels in a set. A guarantee is *at least*: with few rows to "
+        "calibrate a rare label on, *label* keeps more. *Independent* is no conformal set: the "
+        f"smallest one that would hold all true labels with probability {COVERAGE} were labels "
+        "independent.\n"
     )
     yield "| | guarantee | coverage | standard error | off by (errors) | set size |"
     yield "|---|---|---|---|---|---|"
