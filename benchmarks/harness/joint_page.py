@@ -159,7 +159,7 @@ def _decisions(results: Path, seeds: tuple[int, ...]) -> Iterator[str]:
 def _sets(results: Path, seeds: tuple[int, ...]) -> Iterator[str]:
     yield f"## Label sets with coverage {COVERAGE}\n"
     yield (
-        "Coverage on test rows, its standard error (by the test rows and by those the sets were "
+        "Coverage on test rows, its standard error (by test rows and by those the sets were "
         "calibrated on), and labels in a set. A guarantee is *at least*: with few rows to "
         "calibrate a rare label on, *label* keeps more. *Independent* is no conformal set: the "
         f"smallest one that would hold all true labels with probability {COVERAGE} were labels "
