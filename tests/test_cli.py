@@ -349,12 +349,21 @@ def test_columns_beside_known_labels_must_be_those_of_the_table(place, tmp_path)
     assert f"did you mean {NAMES[0]!r}?" in line
 
 
+def test_what_is_known_is_not_written_over(place, tmp_path):
+    known = tmp_path / "known.csv"
+    table()[[NAMES[0]]].to_csv(known, index=False)
+    before = known.read_bytes()
+    line = fails("predict", place.model, place.csv, "--given", known, "--out", known)
+    assert "is the file of --given itself; give another file" in line
+    assert known.read_bytes() == before
+
+
 def test_known_labels_that_do_not_fit_are_refused(place, tmp_path):
     known = tmp_path / "known.csv"
     table()[[NAMES[0]]][:59].to_csv(known, index=False)
     line = fails("predict", place.model, place.csv, "--given", known)
-    assert "60 rows" in line
-    assert "59" in line
+    assert "known.csv has 59 rows" in line
+    assert " 60; give a row of known labels for each row of the table" in line
     table()[["site"]].to_csv(known, index=False)
     line = fails("predict", place.model, place.csv, "--given", known)
     assert f"no column that is a label of the model ({NAMES[0]}, " in line

@@ -86,9 +86,9 @@ EXPLANATIONS: dict[tuple[str, str], dict[str, dict[str, Any]]] = {
     ("bibtex", "sleec"): {"one_network": {"regressor": "neural", "n_learners": 1}},
     ("delicious", "sleec"): {"one_network": {"regressor": "neural", "n_learners": 1}},
     ("scene", "c2ae"): {"bare": _BARE},
-    ("scene", "lamp"): {"bare": _BARE | {"max_epochs": 60}},
+    ("scene", "lamp"): {"bare": _BARE | {"max_epochs": 60}, "to_the_end": _TO_THE_END},
     ("yeast", "dmvp"): {"to_the_end": _TO_THE_END},
-    ("scene", "dmvp"): {"to_the_end": _TO_THE_END},
+    ("scene", "dmvp"): {"to_the_end": _TO_THE_END, "five_epochs": {"max_epochs": 5}},
     ("bibtex", "lamp"): {"tokens": {"inputs": "tokens", "max_epochs": 12}},
 }
 

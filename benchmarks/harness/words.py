@@ -61,7 +61,9 @@ shuffled groups; p is the share of shuffles that do as well, the largest of the 
 """
 
 ABLATION = """
-One network of `preset="paper"` with one thing changed; thresholds from validation rows.
+One network of `preset="paper"` with one thing changed; thresholds from validation rows. One
+seed: on yeast the micro-F1 of the paper's model varies by .02 from seed to seed (table 1), so
+only differences well above that say something.
 """
 
 DEFAULT_ABLATION = """
@@ -122,6 +124,7 @@ _VARIANTS = {
     "one_network": "one network as the regressor, as the MPVAE paper had it",
     "bare": "without dropout and early stopping by patience",
     "to_the_end": "without dropout, trained to the last epoch",
+    "five_epochs": "stopped after five epochs",
     "tokens": "tokens with embeddings as inputs",
 }
 
@@ -129,16 +132,13 @@ _VARIANTS = {
 def explanation(results: Path, found: Summary, data: str, method: str) -> str:
     """Why a rival differs from the published number, by experiment."""
     paper = published("micro_f1", data, method)
-    parts = []
     if not found.runs:
-        parts.append(f"{found.reason}")
-    else:
-        half = found.mean("micro_f1", "half")
-        if abs(half - paper) <= CLOSE:
-            parts.append(
-                f"at one half, with no threshold chosen, it has {half:.4f}: the threshold "
-                "makes the difference"
-            )
+        return f"{found.reason}."
+    parts, scores = [], [found.mean("micro_f1")]
+    half = found.mean("micro_f1", "half")
+    if abs(half - paper) <= CLOSE:
+        parts.append(f"at one half, with no threshold chosen, it has {half:.4f}")
+        scores.append(half)
     for variant in EXPLANATIONS.get((data, method), {}):
         content = Cell("explain", data, method, 0, variant).read(results)
         if content is None or "reason" in content:
@@ -146,6 +146,10 @@ def explanation(results: Path, found: Summary, data: str, method: str) -> str:
         chosen = content["scores"]["validation"]["micro_f1"]
         half = content["scores"]["half"]["micro_f1"]
         parts.append(f"{_VARIANTS[variant]}: {chosen:.4f} ({half:.4f} at one half)")
+        scores += [chosen, half]
     if not parts and SOURCES[data].note:
         parts.append(f"not the same features: {SOURCES[data].note}")
-    return "; ".join(parts) + "." if parts else "not explained."
+    rest = min((score - paper for score in scores), key=abs)
+    if abs(rest) > CLOSE:
+        parts.append(f"{rest:+.4f} stay unexplained")
+    return "; ".join(parts) + "."

@@ -92,8 +92,9 @@ def predict(
         raise ConfigError("--guarantee says what --sets should hold; add --sets 0.9")
     if file is not None:
         check_suffix(file)  # refuse an unknown suffix before the work
-        if file.exists() and file.samefile(table):
-            raise ConfigError(f"--out {file} is the table itself; give another file")
+        for name, read in (("the table", table), ("the file of --given", given)):
+            if read is not None and read.exists() and file.exists() and file.samefile(read):
+                raise ConfigError(f"--out {file} is {name} itself; give another file")
     model = load_model(model_folder).set_output(transform="pandas")
     model.verbose = 1
     data, _ = choose_rows(read_for(model, table, meta_offset), rows, "all")

@@ -84,6 +84,11 @@ def read_known(model: MPVAEClassifier, file: Path, table: Path, rows: str) -> pd
         raise DataError(f"{file.name} has no named columns; write the known labels as CSV")
     beside = choose_rows(read_table(table), rows, "all")[0].features()
     beside = beside if isinstance(beside, pd.DataFrame) else pd.DataFrame()
+    if len(beside) and len(found) != len(beside):
+        raise DataError(
+            f"{file.name} has {len(found)} rows, {table.name} {len(beside)}; give a row of "
+            "known labels for each row of the table"
+        )
     labels = list(model.label_names_)
     names = [name for name in map(str, found.columns) if name in set(labels)]
     for name in map(str, found.columns):
@@ -96,15 +101,14 @@ def read_known(model: MPVAEClassifier, file: Path, table: Path, rows: str) -> pd
                 f"{file.name}: column {name!r} is no label of the model and no column of "
                 f"{table.name}{hint}"
             )
-        if len(found) == len(beside):
-            differs = found[name].astype(str).to_numpy() != beside[name].astype(str).to_numpy()
-            if differs.any():
-                i = int(np.argmax(differs))
-                raise DataError(
-                    f"{file.name} and {table.name} differ in {name!r}, row {i + 1}: "
-                    f"{found[name].iloc[i]} and {beside[name].iloc[i]}; "
-                    "bring the rows into one order"
-                )
+        differs = found[name].astype(str).to_numpy() != beside[name].astype(str).to_numpy()
+        if differs.any():
+            i = int(np.argmax(differs))
+            raise DataError(
+                f"{file.name} and {table.name} differ in {name!r}, row {i + 1}: "
+                f"{found[name].iloc[i]} and {beside[name].iloc[i]}; "
+                "bring the rows into one order"
+            )
     if not names:
         some = ", ".join(labels[:3])
         raise DataError(f"{file.name} has no column that is a label of the model ({some}, ...)")
