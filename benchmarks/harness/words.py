@@ -12,7 +12,7 @@ CLOSE = 0.03
 
 INTRODUCTION = """
 Every table and figure of Bai, Kong and Gomes (IJCAI 2020), with all six rivals and the peers
-one would pick instead. This page is written by `python benchmarks/paper.py page` from the JSON
+one would pick instead. This page is written by `mpvae benchmark page` from the JSON
 files in `benchmarks/results/paper`; `mpvae benchmark all` makes those.
 """
 
