@@ -16,8 +16,8 @@ from mpvae.errors import DataError
 from mpvae.features import Matrix
 
 _REMEDY = (
-    "MPVAEClassifier(allow_missing_labels=True), or mpvae fit --allow-missing-labels, learns "
-    "from the others"
+    "MPVAE learns from the others with allow_missing_labels=True, or by mpvae fit "
+    "--allow-missing-labels"
 )
 
 
