@@ -182,9 +182,17 @@ def test_the_page_is_what_the_stored_cells_give():
 
 
 def test_stored_cells_have_scores_or_a_reason_that_is_no_failure():
-    wanted = experiments.table_cells(datasets.SOURCES, METHODS, experiments.SEEDS)
-    found = [content for cell in wanted if (content := cell.read(cells.RESULTS)) is not None]
-    assert found
-    for content in found:
-        assert ("scores" in content) != ("reason" in content)
+    once = experiments.FIGURE_SEEDS
+    wanted = [
+        *experiments.table_cells(datasets.SOURCES, METHODS, experiments.SEEDS),
+        *experiments.noise_cells(METHODS, once),
+        *experiments.ablation_cells(once),
+        *experiments.covariance_cells(once),
+        *experiments.explanation_cells(),
+    ]
+    for cell in wanted:
+        content = cell.read(cells.RESULTS)
+        assert content is not None, cell
+        has_result = "scores" in content or "same_group_neighbours" in content
+        assert has_result != ("reason" in content)
         assert not content.get("error"), content
