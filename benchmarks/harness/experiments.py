@@ -14,6 +14,7 @@ from harness import datasets
 from harness.cells import RESULTS, Cell, Stopwatch, peak_gb, provenance, scores
 from harness.datasets import SOURCES
 from harness.methods import METHODS, fit, probabilities
+from mpvae.associations import as_correlation
 
 SEEDS = (0, 1, 2)
 """Of the tables."""
@@ -311,7 +312,7 @@ def _covariance(cell: Cell, given: dict[str, Any]) -> dict[str, Any]:
         "label_names": list(table.label_names),
         "same_group_neighbours": {
             "cholesky_rows": _same_group(V @ V.T, groups),  # inner products are Sigma_g
-            "sigma_g": _same_group(_as_correlation(np.asarray(model.sigma_g_)), groups),
+            "sigma_g": _same_group(as_correlation(np.asarray(model.sigma_g_)), groups),
             "residual_correlation": _same_group(np.asarray(model.correlation_), groups),
             "raw_co_occurrence": _same_group(
                 np.nan_to_num(np.corrcoef(table.labels().to_numpy().T)), groups
@@ -355,11 +356,6 @@ def _same_group(likeness: np.ndarray, groups: list[str]) -> dict[str, float]:
         "p": float((1 + (by_chance >= share).sum()) / (1 + len(by_chance))),
         "labels": len(kept),
     }
-
-
-def _as_correlation(covariance: np.ndarray) -> np.ndarray:
-    sd = np.sqrt(np.diag(covariance))
-    return covariance / np.outer(sd, sd)
 
 
 def seeds_of(data: str, method: str, seeds: Iterable[int]) -> tuple[int, ...]:

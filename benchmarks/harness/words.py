@@ -61,9 +61,9 @@ shuffled groups; p is the share of shuffles that do as well, the largest of the 
 """
 
 ABLATION = """
-One network of `preset="paper"` with one thing changed; thresholds from validation rows. One
-seed: on yeast the micro-F1 of the paper's model varies by .02 from seed to seed (table 1), so
-only differences well above that say something.
+One network of `preset="paper"` with one thing changed; thresholds from validation rows.
+Where one seed has run, only differences well above the spread of MPVAE (paper's settings) in
+table 1 say something.
 """
 
 DEFAULT_ABLATION = """
