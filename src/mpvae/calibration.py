@@ -34,19 +34,31 @@ def fit_probit(
     -------
     slope, shift : ndarrays of shape (L,)
     """
+    return fit_line(Y, np.clip(ndtri(P), -_FARTHEST, _FARTHEST), weight)
+
+
+def fit_line(
+    Y: Matrix,
+    q: NDArray[np.float64],
+    weight: NDArray[np.float64] | None = None,
+    shift: NDArray[np.float64] | float = 0.0,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    r"""Slope a and shift b of each label for which :math:`\Phi(a q + b)` fits best.
+
+    As `fit_probit`, for any scores ``q`` (n, L); what needs no change is slope 1 and ``shift``.
+    """
     truth = Y.toarray() if sp.issparse(Y) else np.asarray(Y)
     seen = ~np.isnan(truth)
     t = np.where(seen, 2 * np.nan_to_num(truth) - 1, 0.0)  # (n, L)
     w = np.ones(len(t)) if weight is None else np.asarray(weight, np.float64)
-    q = np.clip(ndtri(P), -_FARTHEST, _FARTHEST)
-    a, b = np.ones(t.shape[1]), np.zeros(t.shape[1])
+    a, b = np.ones(t.shape[1]), np.zeros(t.shape[1]) + shift
     for _ in range(_STEPS):
         v = t * (a * q + b)
         hazard = np.exp(-0.5 * v * v - log_ndtr(v)) / np.sqrt(2 * np.pi)
         slope = w[:, None] * t * hazard  # 0 where not observed
         curve = w[:, None] * seen * hazard * (hazard + v)
         gradient = np.stack([(slope * q).sum(0), slope.sum(0)])
-        gradient -= _PRIOR_ROWS * np.stack([a - 1, b])
+        gradient -= _PRIOR_ROWS * np.stack([a - 1, b - shift])
         h_aa = (curve * q * q).sum(0) + _PRIOR_ROWS
         h_ab = (curve * q).sum(0)
         h_bb = curve.sum(0) + _PRIOR_ROWS

@@ -1,5 +1,6 @@
 """MPVAEClassifier: the multivariate probit VAE as a scikit-learn classifier."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, cast, get_args
 
@@ -13,6 +14,7 @@ from mpvae import decisions, inference, labels, members, model_file, observed, s
 from mpvae.answers import JointMetric, best_answers
 from mpvae.config import DataShape, Metric, Objective, Preset, Settings, resolve, setting_docs
 from mpvae.errors import ConfigError, DataError
+from mpvae.evidence import beside, check_base, fit_evidence, with_evidence
 from mpvae.features import Matrix, fit_features, with_quantiles
 from mpvae.judging import judge
 from mpvae.loop import EpochRecord, device_named
@@ -117,6 +119,7 @@ class MPVAEClassifier(JointQuestions):
         preset: Preset = "default",
         objective: Objective = "auto",
         metric: Metric = "micro_f1",
+        base: Any = "auto",
         latent_dim: int | str = "auto",
         n_factors: int | str = "auto",
         hidden: tuple[int, ...] | str = "auto",
@@ -160,6 +163,7 @@ class MPVAEClassifier(JointQuestions):
         self.preset = preset
         self.objective = objective
         self.metric = metric
+        self.base = base
         self.latent_dim = latent_dim
         self.n_factors = n_factors
         self.hidden = hidden
@@ -259,13 +263,17 @@ class MPVAEClassifier(JointQuestions):
         self.settings_ = self._resolve(Y, validated=X_val is not None)
         if self.settings_.quantiles:
             self.features_ = with_quantiles(self.features_, X, weight)
-        rows = Rows(self.features_.apply(X), Y, weight)
+        x = self.features_.apply(X)
+        self.evidence_, left_out = fit_evidence(self.base, x, Y, weight, seed)
+        if left_out is not None:
+            x = beside(x, left_out)
+        rows = Rows(x, Y, weight, left_out is not None)
         validation = None
         if X_val is not None:
             X_val, Y_val = self._read_validation(X_val, y_val, allow_missing=allow_missing)
             if not observed.has_observed(Y_val):
                 raise DataError("y_val holds no observed label, NaN alone; leave it out")
-            validation = Rows(X_val, Y_val, np.ones(X_val.shape[0]))
+            validation = replace(rows, X=X_val, Y=Y_val, weight=np.ones(X_val.shape[0]))
         with FitProgress(self.verbose > 0) as progress, threads_that_pay(rows, self.settings_):
             fitted = members.fit_members(
                 rows,
@@ -373,7 +381,11 @@ class MPVAEClassifier(JointQuestions):
         for name in ("allow_missing_labels", "recalibrate"):
             if not isinstance(getattr(self, name), bool | np.bool_):
                 raise ConfigError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        check_base(self.base)
         device_named(self.device)
+
+    def _encode(self, X: Any) -> Matrix:
+        return with_evidence(super()._encode(X), self.evidence_)
 
     def _resolve(self, Y: Matrix, *, validated: bool) -> Settings:
         given = {name: getattr(self, name) for name in setting_docs()}

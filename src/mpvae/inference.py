@@ -117,9 +117,9 @@ def _mean_over_z(network: MPVAE, x: Tensor, z_draws: int) -> Tensor:
     if z_draws == 0:
         return probit.marginal_prob(network.decode(x, p_z_x.mean), network.B)
     total = torch.zeros_like(x[:, :1])
-    from_features = network.decoder_input(x)
+    given = network.from_features(x)
     for eps in normal_points(z_draws, p_z_x.mean.shape[1]).to(x):
-        m = network.decode_codes(from_features, p_z_x.mean + p_z_x.stddev * eps)
+        m = network.decode_codes(given, p_z_x.mean + p_z_x.stddev * eps)
         total = total + probit.marginal_prob(m, network.B)
     return total / z_draws
 

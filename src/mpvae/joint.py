@@ -223,11 +223,11 @@ def _n_dims(network: MPVAE) -> int:
 def _utilities(network: MPVAE, x: Tensor) -> Callable[[Tensor], Tensor]:
     """Function from xi (N, S, P) to s (N, S, L)."""
     mean, sd = (v[:, None] for v in _code(network, x))
-    from_features = network.decoder_input(x)[:, None]
+    given = network.from_features(x).for_draws()
     d = network.latent_dim
 
     def utilities(xi: Tensor) -> Tensor:
-        m = network.decode_codes(from_features, mean + sd * xi[..., :d])
+        m = network.decode_codes(given, mean + sd * xi[..., :d])
         return m + xi[..., d:] @ network.B.mT
 
     return utilities
@@ -259,7 +259,7 @@ def _fitted_gaussian(network: MPVAE, x: Tensor, y: Tensor, t: Tensor) -> tuple[T
     everywhere): log Phi is concave, so the precision is at least the identity.
     """
     mean, sd = _code(network, x)
-    from_features = network.decoder_input(x)
+    given = network.from_features(x)
     d, B = network.latent_dim, network.B
     start = (network.posterior(x, y).mean - mean) / sd
     shrink = (_MAX_STEP / start.norm(dim=1, keepdim=True).clamp(min=1e-12)).clamp(max=1)
@@ -271,7 +271,7 @@ def _fitted_gaussian(network: MPVAE, x: Tensor, y: Tensor, t: Tensor) -> tuple[T
     loadings = B.expand(len(x), *B.shape)
     for step in range(_NEWTON_STEPS + 1):
         eps, u = xi[:, :d], xi[:, d:]
-        m, slope = network.decode_with_slope(from_features, mean + sd * eps)
+        m, slope = network.decode_with_slope(given, mean + sd * eps)
         A = torch.cat([slope * sd[:, None], loadings], 2)  # (N, L, P)
         v = t * (m + u @ B.mT)
         hazard = probit.erfc_hazard(v * -math.sqrt(0.5)) * math.sqrt(2 / math.pi)  # phi / Phi

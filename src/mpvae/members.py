@@ -130,6 +130,8 @@ def recalibrate(fitted: Members) -> Members:
         output = network.output
         output.weight.data = a[:, None] * output.weight
         output.bias.data = a * output.bias + b * probit.scale(network.B)
+        if network.trust is not None:
+            network.trust.data = a * network.trust
     return replace(
         fitted,
         code_loadings=[a[:, None] * C for C in fitted.code_loadings],

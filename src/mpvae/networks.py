@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.distributions import Independent, Normal
 from torch.nn import functional
 
+from mpvae import probit
 from mpvae.config import Settings
 
 Gaussian: TypeAlias = "Independent[Normal]"
@@ -21,6 +22,19 @@ class Branches(NamedTuple):
     m_y: Tensor  # (N, L)
 
 
+class FromFeatures(NamedTuple):
+    """What the features of some rows contribute to the decoder, the same for every code."""
+
+    hidden: Tensor  # (N, H), into its first layer
+    offset: Tensor | None  # (N, L), onto m
+
+    def for_draws(self) -> "FromFeatures":
+        """With an axis for codes after the rows."""
+        return FromFeatures(
+            self.hidden[:, None], None if self.offset is None else self.offset[:, None]
+        )
+
+
 class MPVAE(nn.Module):
     """Encode features and labels into one latent space, decode probit means.
 
@@ -33,9 +47,18 @@ class MPVAE(nn.Module):
         Columns of x and of y.
     settings : Settings
         Layer widths, latent dimension, number of factors, dropout.
+    with_evidence : bool
+        Whether the last L columns of x are another model's probabilities on the probit
+        scale: then m starts from them, and the networks learn what they lack.
     """
 
-    def __init__(self, n_features: int, n_labels: int, settings: Settings) -> None:
+    def __init__(
+        self,
+        n_features: int,
+        n_labels: int,
+        settings: Settings,
+        with_evidence: bool = False,
+    ) -> None:
         super().__init__()
         d = self.latent_dim = settings.latent_dim
         dropout = settings.dropout
@@ -54,9 +77,11 @@ class MPVAE(nn.Module):
         self.B = nn.Parameter(torch.empty(n_labels, settings.n_factors))
         if settings.n_factors:
             nn.init.xavier_uniform_(self.B)
+        self.trust = nn.Parameter(torch.ones(n_labels)) if with_evidence else None
 
     def forward(self, x: Tensor, y: Tensor, eps: Tensor) -> Branches:
         """Run both branches on one noise draw ``eps`` (N, d), as in the authors' code."""
+        offset = self._offset(x)
         x = self.drop_inputs(x)
         p_z_x = self.prior(x)
         q_z_y = self.posterior(x, y)
@@ -67,6 +92,8 @@ class MPVAE(nn.Module):
         else:
             hidden_x, hidden_y = hidden.chunk(2)
             m_x, m_y = self.output(hidden_x), self.output_y(hidden_y)
+        if offset is not None:
+            m_x, m_y = m_x + offset, m_y + offset
         return Branches(p_z_x, q_z_y, m_x, m_y)
 
     def prior(self, x: Tensor) -> Gaussian:
@@ -82,25 +109,26 @@ class MPVAE(nn.Module):
 
     def decode(self, x: Tensor, z: Tensor) -> Tensor:
         """Mean ``m`` (N, L) of the latent utilities, as the feature branch has it."""
-        return self.decode_codes(self.decoder_input(x), z)
+        return self.decode_codes(self.from_features(x), z)
 
-    def decoder_input(self, x: Tensor) -> Tensor:
-        """What the features add to the decoder's first layer: the same for every code."""
+    def from_features(self, x: Tensor) -> FromFeatures:
+        """What the features add to the decoder's first layer and to m, whatever the code."""
         first: nn.Linear = self.decoder[0]  # type: ignore[assignment]
-        return functional.linear(x, first.weight[:, : -self.latent_dim], first.bias)
+        hidden = functional.linear(x, first.weight[:, : -self.latent_dim], first.bias)
+        return FromFeatures(hidden, self._offset(x))
 
-    def decode_codes(self, from_features: Tensor, z: Tensor) -> Tensor:
-        """As `decode`, for many codes of a row: ``z`` (..., d), `decoder_input` (..., H)."""
+    def decode_codes(self, given: FromFeatures, z: Tensor) -> Tensor:
+        """As `decode`, for codes ``z`` (..., d) and features that broadcast with them."""
         first: nn.Linear = self.decoder[0]  # type: ignore[assignment]
-        hidden = from_features + z @ first.weight[:, -self.latent_dim :].mT
+        hidden = given.hidden + z @ first.weight[:, -self.latent_dim :].mT
         m: Tensor = self.output(self.decoder[1:](hidden))
-        return m
+        return m if given.offset is None else m + given.offset
 
-    def decode_with_slope(self, from_features: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    def decode_with_slope(self, given: FromFeatures, z: Tensor) -> tuple[Tensor, Tensor]:
         """As `decode_codes` without dropout, for ``z`` (N, d), and dm/dz of shape (N, L, d)."""
         first: nn.Linear = self.decoder[0]  # type: ignore[assignment]
         into_first = first.weight[:, -self.latent_dim :]
-        hidden = from_features + z @ into_first.mT
+        hidden = given.hidden + z @ into_first.mT
         slope = into_first.expand(len(z), *into_first.shape)
         for layer in [*list(self.decoder)[1:], self.output]:
             if isinstance(layer, nn.Linear):
@@ -108,7 +136,14 @@ class MPVAE(nn.Module):
             elif isinstance(layer, nn.ReLU):
                 slope = slope * (hidden > 0)[..., None]
                 hidden = layer(hidden)
-        return hidden, slope
+        return (hidden if given.offset is None else hidden + given.offset), slope
+
+    def _offset(self, x: Tensor) -> Tensor | None:
+        """Where m starts: at marginals that are the evidence's, were trust 1; (N, L)."""
+        if self.trust is None:
+            return None
+        evidence = x[:, -len(self.trust) :]
+        return self.trust * probit.scale(self.B) * evidence
 
 
 def mlp(n_in: int, hidden: tuple[int, ...], n_out: int, dropout: float) -> nn.Sequential:

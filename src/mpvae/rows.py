@@ -1,6 +1,6 @@
 """Rows to learn from or to be judged on, and how a batch of them becomes tensors."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,13 +18,16 @@ class Rows:
     X: Matrix
     Y: Matrix
     weight: NDArray[np.float64]
+    with_evidence: bool = False  # the last columns of X are evidence about each label
 
     def __len__(self) -> int:
         return len(self.weight)
 
     def take(self, index: NDArray[np.int64]) -> "Rows":
         """Those rows alone."""
-        return Rows(self.X[index], self.Y[index], self.weight[index])
+        return replace(
+            self, X=self.X[index], Y=self.Y[index], weight=self.weight[index]
+        )
 
 
 def rows_tensor(X: Matrix, rows: NDArray[np.int64] | slice, like: Tensor) -> Tensor:

@@ -16,6 +16,9 @@ from mpvae.observed import prevalence
 from mpvae.rows import Rows
 
 
+_FAINT = 0.1  # of the usual size: output weights where there is evidence to start from
+
+
 @dataclass(slots=True)
 class TrainedNetwork:
     """A network at its best epoch, and how it got there."""
@@ -34,7 +37,7 @@ def threads_that_pay(rows: Rows, settings: Settings) -> Iterator[None]:
     """
     before = torch.get_num_threads()
     with torch.device("meta"):  # counts weights without making them
-        network = MPVAE(rows.X.shape[1], rows.Y.shape[1], settings)
+        network = _network(rows, settings)
     n_weights = sum(p.numel() for p in network.parameters())
     if 6 * n_weights * min(settings.batch_size, len(rows)) < 4e8:
         torch.set_num_threads(1)
@@ -59,13 +62,19 @@ def train(
     See `mpvae.loop.fit_network` for how it ends.
     """
     with loop.seeded(seed):
-        network = MPVAE(rows.X.shape[1], rows.Y.shape[1], settings).to(device)
-        _start_at_prevalence(network, rows)
-        others = [p for name, p in network.named_parameters() if name != "B"]
+        network = _network(rows, settings).to(device)
+        if rows.with_evidence:
+            _start_at_evidence(network)
+        else:
+            _start_at_prevalence(network, rows)
+        special = {"B", "trust"}
+        others = [p for name, p in network.named_parameters() if name not in special]
+        trust = [{"params": [network.trust]}] if network.trust is not None else []
         optimizer = torch.optim.Adam(
             [
                 {"params": others, "weight_decay": settings.weight_decay},
                 {"params": [network.B], "factor": settings.lr_factors},
+                *trust,
             ],
             lr=settings.lr,
             fused=True,
@@ -99,6 +108,18 @@ def _partly_hidden(y: Tensor, share_of_rows: float) -> Tensor:
     chosen = torch.rand(len(y), 1) < share_of_rows
     hidden = torch.rand(y.shape) < torch.rand(len(y), 1) * chosen
     return torch.where(hidden.to(y.device), torch.nan, y)
+
+
+def _network(rows: Rows, settings: Settings) -> MPVAE:
+    return MPVAE(rows.X.shape[1], rows.Y.shape[1], settings, rows.with_evidence)
+
+
+def _start_at_evidence(network: MPVAE) -> None:
+    """Begin with next to nothing on top of the evidence."""
+    for layer in (network.output, network.output_y):
+        if layer is not None:
+            layer.weight.data *= _FAINT
+            layer.bias.data.zero_()
 
 
 def _start_at_prevalence(network: MPVAE, rows: Rows) -> None:
