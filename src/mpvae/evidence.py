@@ -1,13 +1,13 @@
 """Evidence: what another model says about each label, for the networks to start from.
 
 For rows to learn from it has to come from a model that has not seen them: left out in closed
-form by the kernel machine, out of fold for any scikit-learn classifier. For other rows the
-model fitted to all rows answers. Everything is on the probit scale.
+form by the kernel machine, out of bag by the forest, out of fold by a scikit-learn classifier.
+For other rows the model fitted to all rows answers. Everything is on the probit scale.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,14 +19,15 @@ from mpvae import calibration
 from mpvae.data import stratified_folds
 from mpvae.errors import ConfigError
 from mpvae.features import Matrix
-from mpvae.forest import fit_forest
-from mpvae.ridge import fit_kernel_ridge
+from mpvae.forest import Forest, fit_forest
+from mpvae.ridge import KernelRidge, fit_kernel_ridge
 
-NAMES = ("auto", "kernel", "forest")
-MAX_ROWS = 50_000
+AUTO = ("kernel", "forest")
+"""What ``base="auto"`` asks, together."""
+MIN_ROWS, MAX_ROWS = 50, 50_000
 MAX_ENTRIES = 50_000_000
-"""Rows, and rows times labels, up to which "auto" asks another model first."""
-_FARTHEST = 5.0
+"""Rows, and rows times labels, within which "auto" asks anyone."""
+_FARTHEST = 5.0  # on the probit scale: evidence is never certain
 _FOLDS = 5
 
 
@@ -35,46 +36,71 @@ class Source(Protocol):
 
     def evidence(self, X: Matrix) -> NDArray[np.float64]:
         """Probit of each label's probability, (n, L)."""
+        ...
+
+
+_Fit: TypeAlias = Callable[
+    [Matrix, Matrix, NDArray[np.float64], int], tuple[Source, NDArray[np.float64]]
+]
+_NAMED: dict[str, _Fit] = {"kernel": fit_kernel_ridge, "forest": fit_forest}
+KINDS: dict[str, type[KernelRidge] | type[Forest]] = {"kernel": KernelRidge, "forest": Forest}
+"""Sources that can be written to a file, by name."""
 
 
 def check_base(base: Any) -> None:
-    """Refuse what is neither None, a name, a classifier, nor a list of these."""
-    for one in base if isinstance(base, list | tuple) else [base]:
-        named = one is None or (isinstance(one, str) and one in NAMES)
-        if not (named or (hasattr(one, "predict_proba") and is_classifier(one))):
+    """Refuse what is neither None, a name, a classifier, nor a list of the last two."""
+    several = isinstance(base, list | tuple)
+    for one in base if several else [base]:
+        named = isinstance(one, str) and (one in _NAMED or (one == "auto" and not several))
+        nothing = one is None and not several
+        if not (named or nothing or (hasattr(one, "predict_proba") and is_classifier(one))):
             raise ConfigError(
-                f"base must be None, {', '.join(map(repr, NAMES))}, a classifier with "
-                f"predict_proba, or a list of these, got {one!r}"
+                "base must be None, 'auto', 'kernel', 'forest', a classifier with "
+                f"predict_proba, or a list of the last three, got {one!r}"
             )
 
 
 def fit_evidence(
     base: Any, X: Matrix, Y: Matrix, weight: NDArray[np.float64], seed: int
-) -> tuple[list[Source], NDArray[np.float64] | None]:
-    """Sources fitted to all rows, and the evidence (n, L) for each row without itself."""
+) -> tuple[list[Source], NDArray[np.float32] | None]:
+    """Sources fitted to all rows, and their evidence (n, L) for each row without itself.
+
+    Parameters
+    ----------
+    base : None, str, classifier, or list
+        As in `MPVAEClassifier`.
+    X, Y, weight
+        Features as the networks see them, labels (NaN where not observed), weights of rows.
+    seed : int
+        For what is random in the sources.
+
+    Returns
+    -------
+    sources : list
+        Empty where there is no evidence.
+    left_out : ndarray or None
+        Mean evidence of the sources.
+    """
     wanted = list(base) if isinstance(base, list | tuple) else [base]
-    n, L = Y.shape
     if wanted == ["auto"]:
-        wanted = ["kernel", "forest"] if n <= MAX_ROWS and n * L <= MAX_ENTRIES and n >= 10 else []
-    wanted = [one for one in wanted if one is not None]
-    if not wanted:
-        return [], None
+        n, L = Y.shape
+        wanted = list(AUTO) if MIN_ROWS <= n <= MAX_ROWS and n * L <= MAX_ENTRIES else []
     sources: list[Source] = []
-    left_out = np.zeros((n, L))
+    found: list[NDArray[np.float64]] = []
     for one in wanted:
-        fit = _NAMED[one] if isinstance(one, str) else _Classifier(one).fit
-        source, found = fit(X, Y, weight, seed)
-        sources.append(source)
-        left_out += found / len(wanted)
-    return sources, _float32(left_out)
+        if one is not None:
+            fit = _NAMED[one] if isinstance(one, str) else _Classifier(one).fit
+            source, left_out = fit(X, Y, weight, seed)
+            sources.append(source)
+            found.append(left_out)
+    return sources, _mean(found) if found else None
 
 
 def with_evidence(X: Matrix, sources: Sequence[Source]) -> Matrix:
-    """Features with the mean evidence of the sources as L more columns."""
+    """Features with the mean evidence of the sources as L more columns; alone without any."""
     if not sources:
         return X
-    found = np.mean([source.evidence(X) for source in sources], axis=0)
-    return beside(X, _float32(found))
+    return beside(X, _mean([source.evidence(X) for source in sources]))
 
 
 def beside(X: Matrix, evidence: NDArray[np.float32]) -> Matrix:
@@ -84,13 +110,18 @@ def beside(X: Matrix, evidence: NDArray[np.float32]) -> Matrix:
     return np.hstack([X, evidence])
 
 
+def _mean(found: list[NDArray[np.float64]]) -> NDArray[np.float32]:
+    mean = np.clip(np.mean(found, axis=0), -_FARTHEST, _FARTHEST)
+    return np.asarray(mean, np.float32)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Classifier:
     """A scikit-learn classifier, calibrated on its out-of-fold answers."""
 
     model: Any
-    slope: Any = 1.0
-    shift: Any = 0.0
+    slope: NDArray[np.float64] | float = 1.0
+    shift: NDArray[np.float64] | float = 0.0
 
     def evidence(self, X: Matrix) -> NDArray[np.float64]:
         return np.asarray(self.slope * _probits(self.model, X) + self.shift)
@@ -100,30 +131,21 @@ class _Classifier:
     ) -> tuple["_Classifier", NDArray[np.float64]]:
         truth = np.asarray(Y.toarray() if sp.issparse(Y) else Y)
         filled = np.nan_to_num(truth).astype(np.int64)  # a label not observed counts as absent
-        folds = stratified_folds(Y, _FOLDS, seed=seed)
+        folds = stratified_folds(Y, min(_FOLDS, len(truth)), seed=seed)
         left_out = np.empty(truth.shape)
-        for fold in range(_FOLDS):
-            away = folds == fold
-            part = clone(self.model).fit(X[np.flatnonzero(~away)], filled[~away])
-            left_out[away] = _probits(part, X[np.flatnonzero(away)])
+        for fold in np.unique(folds):
+            learn, away = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
+            left_out[away] = _probits(clone(self.model).fit(X[learn], filled[learn]), X[away])
         slope, shift = calibration.fit_line(Y, left_out, weight)
         whole = clone(self.model).fit(X, filled)
         return _Classifier(whole, slope, shift), slope * left_out + shift
 
 
 def _probits(model: Any, X: Matrix) -> NDArray[np.float64]:
-    """Probit of a classifier's probabilities, whichever way it returns them."""
+    """Probit of a classifier's probabilities, in whichever of two ways it returns them."""
     found = model.predict_proba(X)
-    if isinstance(found, list):  # one array of two columns per label, or one where it is constant
+    if isinstance(found, list):  # for each label, a column for each class seen in training
         found = np.column_stack(
-            [p[:, 1] if p.shape[1] == 2 else np.full(len(p), float(c[0]))
-             for p, c in zip(found, model.classes_, strict=True)]
+            [p @ np.asarray(c, float) for p, c in zip(found, model.classes_, strict=True)]
         )
-    return np.clip(ndtri(np.clip(found, 1e-12, 1 - 1e-12)), -_FARTHEST, _FARTHEST)
-
-
-def _float32(values: NDArray[np.float64]) -> NDArray[np.float32]:
-    return np.clip(values, -_FARTHEST, _FARTHEST).astype(np.float32)
-
-
-_NAMED = {"kernel": fit_kernel_ridge, "forest": fit_forest}
+    return np.asarray(np.clip(ndtri(np.asarray(found, np.float64)), -_FARTHEST, _FARTHEST))

@@ -197,6 +197,24 @@ def row_keys(X: Matrix | pd.DataFrame) -> NDArray[np.uint64]:
     return keys
 
 
+def csr_from_file(
+    data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], n_columns: int
+) -> Matrix:
+    """Sparse matrix from arrays of a file; ValueError where they cannot be one."""
+    if not all(a.ndim == 1 and a.dtype.kind == "i" for a in (indices, indptr)):
+        raise ValueError("positions of a sparse matrix are not integers")
+    if (
+        data.shape != indices.shape
+        or len(indptr) < 1
+        or indptr[0] != 0
+        or indptr[-1] != len(indices)
+        or (np.diff(indptr) < 0).any()
+        or (len(indices) and not 0 <= indices.min() <= indices.max() < n_columns)
+    ):
+        raise ValueError("a sparse matrix does not fit its columns")
+    return sp.csr_array((data, indices, indptr), shape=(len(indptr) - 1, n_columns))
+
+
 def _numbers(X: Matrix | pd.DataFrame, columns: NDArray[np.int64]) -> NDArray[np.float64]:
     if not isinstance(X, pd.DataFrame):
         return np.asarray(X[:, columns], dtype=np.float64)

@@ -1,14 +1,17 @@
 r"""A forest of extremely randomised trees kept as arrays: who shares a leaf with whom.
 
 Extra trees (Geurts, Ernst and Wehenkel 2006) predict a row by the labels of the training rows
-that fall into its leaves. So it is enough to keep the splits, the leaf of each training row in
-each tree, and the labels: nothing of size leaves x labels. Trees are grown on the labels, or on
-random mixtures of them where they are many (Joly et al. 2014), each on its own sample of the
-rows; the trees that did not see a row say what the forest thinks of it.
+that fall into its leaves. So it is enough to keep the splits, the training rows of each leaf,
+and the labels: nothing of size leaves x labels. Trees are grown on the labels, or on random
+mixtures of them where they are many (Joly et al. 2014), each on its own sample of the rows; the
+trees that did not see a row say what the forest thinks of it.
 """
 
+import os
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,7 +20,7 @@ from scipy.special import ndtri
 from sklearn.tree import ExtraTreeRegressor
 
 from mpvae.calibration import fit_line
-from mpvae.features import Matrix
+from mpvae.features import Matrix, csr_from_file
 
 N_TREES = 200
 MAX_TARGETS = 48
@@ -26,41 +29,24 @@ MAX_SAMPLE = 10_000
 """Rows a tree is grown on, at most."""
 _SAMPLE = 0.7  # share of the rows a tree sees
 _CELLS = 2**24  # rows x trees, or rows x features, at a time: bounds memory
-_PRIOR = 0.5  # draws of the label's frequency added to each row's votes, out of `N_TREES`
+_PRIOR = 0.5  # trees that vote for the label's frequency: no probability is 0 or 1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Forest:
-    """Trees one after the other; children are positions in the arrays, a leaf has none."""
+class Trees(NamedTuple):
+    """All nodes, tree after tree; a child stands behind its parent, a leaf has feature -1."""
 
     roots: NDArray[np.int64]  # (T,)
-    left: NDArray[np.int32]  # (nodes,); its sibling is one further in `right`
+    left: NDArray[np.int32]  # (nodes,)
     right: NDArray[np.int32]
-    feature: NDArray[np.int32]  # -1 in a leaf
-    threshold: NDArray[np.float64]
-    member_indptr: NDArray[np.int64]  # (nodes + 1,): training rows of each leaf ...
-    member_rows: NDArray[np.int32]  # ... one after the other
-    labels: sp.csr_array  # (n, L), 0/1; not observed counts as the label's frequency, below
-    observed: sp.csr_array | None  # (n, L), 1 where a label is observed; None: everywhere
-    prior: NDArray[np.float64]  # (L,)
-    slope: NDArray[np.float64]
-    shift: NDArray[np.float64]
-
-    def evidence(self, X: Matrix) -> NDArray[np.float64]:
-        """Probit of each label's probability, (n, L)."""
-        n = X.shape[0]
-        found = np.empty((n, len(self.prior)))
-        step = max(1, _CELLS // max(len(self.roots), X.shape[1]))
-        for start in range(0, n, step):
-            piece = slice(start, min(n, start + step))
-            votes = self.votes(self.leaves(X[piece]), np.ones((1, len(self.roots)), bool))
-            found[piece] = self.slope * _probit(votes) + self.shift
-        return found
+    feature: NDArray[np.int32]
+    threshold: NDArray[np.float64]  # left where x <= threshold
+    indptr: NDArray[np.int64]  # (nodes + 1,): where the training rows of a leaf begin ...
+    rows: NDArray[np.int32]  # ... in here
 
     def leaves(self, X: Matrix) -> NDArray[np.int64]:
-        """Position of the leaf each row falls into, tree by tree; (n, T)."""
+        """Node of the leaf each row falls into, tree by tree; (n, T)."""
         x = np.asarray(X.toarray() if sp.issparse(X) else X, np.float32)
-        node = np.broadcast_to(self.roots, (len(x), len(self.roots))).copy()
+        node = np.tile(self.roots, (len(x), 1))
         rows = np.arange(len(x))[:, None]
         while True:
             feature = self.feature[node]
@@ -68,29 +54,100 @@ class Forest:
             if not inner.any():
                 return node
             goes_left = x[rows, feature] <= self.threshold[node]
-            node = np.where(
-                inner, np.where(goes_left, self.left[node], self.right[node]), node
-            )
+            child = np.where(goes_left, self.left[node], self.right[node])
+            node = np.where(inner, child, node)
+
+    def near(
+        self, leaves: NDArray[np.int64], counts: NDArray[np.bool_], n: int
+    ) -> sp.csr_array:
+        """How much each of the n training rows is a neighbour: (rows, n), T in sum.
+
+        A tree gives one vote, shared by the training rows of the leaf; those for which
+        ``counts`` (rows, T) is False give none.
+        """
+        flat = leaves.ravel()
+        size = np.where(counts.ravel(), self.indptr[flat + 1] - self.indptr[flat], 0)
+        end = np.cumsum(size)
+        place = np.arange(end[-1]) + np.repeat(self.indptr[flat] - (end - size), size)
+        vote = np.repeat(1 / np.maximum(size, 1), size)
+        ends = np.concatenate([[0], end[leaves.shape[1] - 1 :: leaves.shape[1]]])
+        return sp.csr_array((vote, self.rows[place], ends), shape=(len(leaves), n))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Forest:
+    """A grown forest, its votes calibrated on the probit scale."""
+
+    trees: Trees
+    present: sp.csr_array  # (n, L): 1 where a training row has the label
+    missing: sp.csr_array | None  # (n, L): 1 where it was not observed
+    prior: NDArray[np.float64]  # (L,): frequency of the label
+    slope: NDArray[np.float64]
+    shift: NDArray[np.float64]
+
+    def evidence(self, X: Matrix) -> NDArray[np.float64]:
+        """Probit of each label's probability, (n, L)."""
+        found = np.empty((X.shape[0], len(self.prior)))
+        T = len(self.trees.roots)
+        step = max(1, _CELLS // max(T, X.shape[1]))
+        for start in range(0, X.shape[0], step):
+            piece = slice(start, min(X.shape[0], start + step))
+            leaves = self.trees.leaves(X[piece])
+            votes = self.votes(leaves, np.ones(leaves.shape, bool))
+            found[piece] = self.slope * ndtri(votes) + self.shift
+        return found
 
     def votes(
         self, leaves: NDArray[np.int64], counts: NDArray[np.bool_]
     ) -> NDArray[np.float64]:
-        """Mean over the trees that count of the share of each label in the leaf; (n, L)."""
-        n, T = leaves.shape
-        at = self.member_indptr[leaves.ravel()]
-        size = self.member_indptr[leaves.ravel() + 1] - at
-        size = np.where(np.broadcast_to(counts, leaves.shape).ravel(), size, 0)
-        place = np.repeat(at - np.concatenate([[0], np.cumsum(size)[:-1]]), size)
-        members = self.member_rows[place + np.arange(size.sum())]
-        share = np.repeat(1 / np.maximum(size, 1), size)
-        indptr = np.concatenate([[0], np.cumsum(size.reshape(n, T).sum(1))])
-        near = sp.csr_array((share, members, indptr), shape=(n, self.labels.shape[0]))
-        if self.observed is None:
-            total = (size.reshape(n, T) > 0).sum(1)[:, None].astype(np.float64)
-        else:
-            total = np.asarray((near @ self.observed).toarray())
-        present = np.asarray((near @ self.labels).toarray())
-        return np.asarray((present + _PRIOR * self.prior) / (total + _PRIOR))
+        """Share of the votes for each label, (n, L); a label not observed does not vote."""
+        near = self.trees.near(leaves, counts, self.present.shape[0])
+        votes = (near @ self.present).toarray()
+        total = counts.sum(1)[:, None].astype(np.float64)
+        if self.missing is not None:
+            total = total - (near @ self.missing).toarray()
+        return np.asarray((votes + _PRIOR * self.prior) / (total + _PRIOR))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Everything by name, for a file."""
+        arrays = dict(self.trees._asdict())
+        arrays |= {name: getattr(self, name) for name in ("prior", "slope", "shift")}
+        for name in ("present", "missing"):
+            matrix = getattr(self, name)
+            if matrix is not None:
+                arrays[f"{name}.indices"] = matrix.indices.astype(np.int32)
+                arrays[f"{name}.indptr"] = matrix.indptr.astype(np.int64)
+        return arrays
+
+    @classmethod
+    def from_arrays(
+        cls, arrays: Mapping[str, NDArray[Any]], n_features: int, n_labels: int
+    ) -> Self:
+        """From what `arrays` gave; ValueError where it does not fit features and labels."""
+        trees = Trees(*(arrays[name] for name in Trees._fields))
+        present, missing = (
+            csr_from_file(
+                np.ones(len(arrays[f"{name}.indices"])),
+                arrays[f"{name}.indices"],
+                arrays[f"{name}.indptr"],
+                n_labels,
+            )
+            if f"{name}.indices" in arrays
+            else None
+            for name in ("present", "missing")
+        )
+        if present is None:
+            raise ValueError("the forest has no labels")
+        if missing is not None and missing.shape != present.shape:
+            raise ValueError("the labels of the forest have two shapes")
+        _check_trees(trees, n_features, present.shape[0])
+        by_label = [arrays[name] for name in ("prior", "slope", "shift")]
+        for values in by_label:
+            if values.dtype != np.float64 or values.shape != (n_labels,):
+                raise ValueError("the forest does not fit the labels")
+        if not (np.isfinite(by_label).all() and ((by_label[0] > 0) & (by_label[0] < 1)).all()):
+            raise ValueError("the forest is not calibrated by numbers")
+        return cls(trees, present, missing, *by_label)
 
 
 def fit_forest(
@@ -117,83 +174,100 @@ def fit_forest(
     """
     truth = np.asarray(Y.toarray() if sp.issparse(Y) else Y, np.float64)
     n, L = truth.shape
-    seen = ~np.isnan(truth)
-    prior = (np.where(seen, truth, 0).sum(0) + 0.5) / (seen.sum(0) + 1)
-    filled = np.where(seen, truth, prior)
+    unknown = np.isnan(truth)
+    prior = (np.nan_to_num(truth).sum(0) + 0.5) / ((~unknown).sum(0) + 1)
+    target = np.where(unknown, prior, truth)
     rng = np.random.default_rng(seed)
-    target = filled
     if L > MAX_TARGETS:
-        target = (filled - prior) @ rng.normal(size=(L, MAX_TARGETS))
-    x = sp.csc_array(X) if sp.issparse(X) else np.asarray(X, np.float32)
-    x_rows = sp.csr_array(X) if sp.issparse(X) else x
+        target = (target - prior) @ rng.normal(size=(L, MAX_TARGETS))
+    x = sp.csr_array(X) if sp.issparse(X) else np.asarray(X, np.float32)
     size = min(MAX_SAMPLE, max(1, round(_SAMPLE * n)))
-    jobs = [(rng.permutation(n)[:size], int(rng.integers(2**31))) for _ in range(N_TREES)]
+    samples = [rng.permutation(n)[:size] for _ in range(N_TREES)]
+    seeds = rng.integers(2**31, size=N_TREES)
 
-    def grow(job: tuple[NDArray[np.int64], int]) -> ExtraTreeRegressor:
-        rows, seed_of_tree = job
-        tree = ExtraTreeRegressor(max_features="sqrt", random_state=seed_of_tree)
-        return tree.fit(x_rows[rows], target[rows], sample_weight=weight[rows])
+    def grow(k: int) -> tuple[Any, NDArray[np.int64]]:
+        rows = samples[k]
+        tree = ExtraTreeRegressor(max_features="sqrt", random_state=int(seeds[k]))
+        tree.fit(x[rows], target[rows], sample_weight=weight[rows])
+        return tree.tree_, tree.apply(x)
 
     with ThreadPoolExecutor(_n_threads()) as pool:
-        trees = list(pool.map(grow, jobs))
-    forest = _as_arrays(trees, jobs, x_rows, truth, seen, prior)
-    inside = np.zeros((n, N_TREES), bool)
-    for t, (rows, _) in enumerate(jobs):
-        inside[rows, t] = True
-    leaves = np.stack([tree.apply(x_rows) for tree in trees], axis=1) + forest.roots
-    votes = np.vstack(
-        [
-            forest.votes(leaves[part], ~inside[part])
-            for part in np.array_split(np.arange(n), -(-n * N_TREES // _CELLS))
-        ]
-    )
-    q = _probit(votes)
-    slope, shift = fit_line(truth, q, weight)
-    calibrated = Forest(
-        **{f: getattr(forest, f) for f in Forest.__dataclass_fields__ if f not in ("slope", "shift")},
-        slope=slope,
-        shift=shift,
-    )
-    return calibrated, slope * q + shift
-
-
-def _n_threads() -> int:
-    import os
-
-    return max(1, int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1)))
-
-
-def _as_arrays(trees, jobs, x_rows, truth, seen, prior) -> Forest:
-    sizes = [tree.tree_.node_count for tree in trees]
-    roots = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
-    left, right, feature, threshold, rows_of, leaf_of = [], [], [], [], [], []
-    for root, tree, (rows, _) in zip(roots, trees, jobs, strict=True):
-        nodes = tree.tree_
-        left.append(nodes.children_left + root)
-        right.append(nodes.children_right + root)
-        feature.append(np.where(nodes.children_left < 0, -1, nodes.feature))
-        threshold.append(nodes.threshold)
-        leaf_of.append(tree.apply(x_rows[rows]) + root)
-        rows_of.append(rows)
-    leaf, row = np.concatenate(leaf_of), np.concatenate(rows_of)
-    order = np.argsort(leaf, kind="stable")
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(leaf, minlength=sum(sizes)))])
-    L = truth.shape[1]
-    return Forest(
-        roots,
-        np.concatenate(left).astype(np.int32),
-        np.concatenate(right).astype(np.int32),
-        np.concatenate(feature).astype(np.int32),
-        np.concatenate(threshold).astype(np.float64),
-        indptr.astype(np.int64),
-        row[order].astype(np.int32),
-        sp.csr_array(np.where(seen, truth, 0)),
-        None if seen.all() else sp.csr_array(seen.astype(np.float64)),
+        grown = list(pool.map(grow, range(N_TREES)))
+    trees = _in_one([tree for tree, _ in grown], [leaf for _, leaf in grown], samples)
+    saw = np.zeros((n, N_TREES), bool)
+    for k, rows in enumerate(samples):
+        saw[rows, k] = True
+    forest = Forest(
+        trees,
+        sp.csr_array(np.nan_to_num(truth)),
+        sp.csr_array(unknown.astype(np.float64)) if unknown.any() else None,
         prior,
         np.ones(L),
         np.zeros(L),
     )
+    leaves = np.stack([leaf for _, leaf in grown], axis=1) + trees.roots
+    pieces = np.array_split(np.arange(n), -(-n * N_TREES // _CELLS))
+    votes = np.vstack([forest.votes(leaves[piece], ~saw[piece]) for piece in pieces])
+    slope, shift = fit_line(truth, ndtri(votes), weight)
+    return replace(forest, slope=slope, shift=shift), slope * ndtri(votes) + shift
 
 
-def _probit(p: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(ndtri(p))
+def _n_threads() -> int:
+    """As many as there are cores, or as OpenMP is told to take."""
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, min(os.cpu_count() or 1, int(told) if told.isdecimal() else 64))
+
+
+def _in_one(
+    trees: list[Any], leaves: list[NDArray[np.int64]], samples: list[NDArray[np.int64]]
+) -> Trees:
+    """scikit-learn's trees one after the other, with the rows each was grown on."""
+    ends = np.cumsum([tree.node_count for tree in trees])
+    roots = np.concatenate([[0], ends[:-1]])
+    inner = np.concatenate([tree.children_left for tree in trees]) >= 0
+    at = np.concatenate(
+        [leaf[rows] + root for leaf, rows, root in zip(leaves, samples, roots, strict=True)]
+    )
+    order = np.argsort(at, kind="stable")
+    left, right = (
+        np.concatenate([getattr(t, name) + root for t, root in zip(trees, roots, strict=True)])
+        for name in ("children_left", "children_right")
+    )
+    return Trees(
+        roots,
+        np.where(inner, left, 0).astype(np.int32),
+        np.where(inner, right, 0).astype(np.int32),
+        np.where(inner, np.concatenate([t.feature for t in trees]), -1).astype(np.int32),
+        np.concatenate([tree.threshold for tree in trees]),
+        np.concatenate([[0], np.cumsum(np.bincount(at, minlength=ends[-1]))]),
+        np.concatenate(samples)[order].astype(np.int32),
+    )
+
+
+def _check_trees(trees: Trees, n_features: int, n_rows: int) -> None:
+    """Refuse nodes that lead nowhere, in circles, or out of the arrays."""
+    n = len(trees.feature)
+    integers = (trees.roots, trees.left, trees.right, trees.feature, trees.indptr, trees.rows)
+    if not all(a.ndim == 1 and a.dtype.kind == "i" for a in integers):
+        raise ValueError("nodes of the forest are not numbered by integers")
+    inner = trees.feature >= 0
+    at = np.arange(n)
+    if (
+        not len(trees.roots)
+        or not len(trees.left) == len(trees.right) == len(trees.threshold) == n
+        or trees.threshold.dtype != np.float64
+        or len(trees.indptr) != n + 1
+        or not 0 <= trees.roots.min() <= trees.roots.max() < n
+        or trees.feature.max() >= n_features
+        or not all(((at < child) & (child < n))[inner].all() for child in trees[1:3])
+    ):
+        raise ValueError("nodes of the forest do not make trees")
+    sizes = np.diff(trees.indptr)
+    if (
+        trees.indptr[0] != 0
+        or trees.indptr[-1] != len(trees.rows)
+        or (sizes < 0).any()
+        or (sizes[~inner] == 0).any()
+        or (len(trees.rows) and not 0 <= trees.rows.min() <= trees.rows.max() < n_rows)
+    ):
+        raise ValueError("leaves of the forest do not hold training rows")

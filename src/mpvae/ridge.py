@@ -1,17 +1,19 @@
 r"""Kernel ridge regression of labels on features, with the answer to each row left out.
 
-With an RBF kernel on standardised features it predicts as well as a support vector machine per
-label, and two things are cheaper: all labels share one factorisation, and what the fit would
-say about a row had it not seen it has a closed form,
+With an RBF kernel on standardised features it predicts about as well as a support vector
+machine per label, and two things are cheaper: all labels share one factorisation, and what the
+fit would say about a row had it not seen it has a closed form,
 
 .. math:: f_{-i}(x_i) = \frac{f(x_i) - h_i y_i}{1 - h_i}, \quad h = \mathrm{diag}\,H,
 
 where H maps labels to fitted values. So bandwidth and penalty are chosen, and networks trained
-on these answers, without a second fit. Beyond `MAX_LANDMARKS` rows the kernel is approximated
-by its values at a sample of them (Nystroem); cost grows linearly in rows from there.
+on these answers, without a second fit. The kernel is spanned by its values at a sample of at
+most `MAX_LANDMARKS` rows (Nystroem): cost grows linearly in rows from there.
 """
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 import scipy.linalg
@@ -20,14 +22,14 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from mpvae.calibration import fit_line
-from mpvae.features import Matrix
+from mpvae.features import Matrix, csr_from_file
 
-MAX_LANDMARKS = 1500
+MAX_LANDMARKS = 4000
 """Rows the kernel is spanned by, at most."""
-_TRIAL_ROWS = 1000  # the bandwidth is chosen on this many
+_TRIAL_ROWS = 1000  # bandwidth and penalty are chosen on this many
 _WIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of gamma, in units of 1 / median squared distance
 _PENALTIES = 10.0 ** np.arange(-2.5, 1.6, 0.5)
-_JITTER = 1e-7  # of the kernel among landmarks, whose largest eigenvalue is near their number
+_JITTER = 1e-6  # on the diagonal of the kernel among landmarks: equal rows are allowed
 _CELLS = 2**24  # kernel values at a time: bounds memory
 _MOST_LEVERAGE = 0.999
 _UNIT = np.sqrt(2 * np.pi)  # slope of the probit at one half
@@ -44,14 +46,54 @@ class KernelRidge:
 
     def evidence(self, X: Matrix) -> NDArray[np.float64]:
         """Probit of each label's probability, (n, L)."""
-        n = X.shape[0]
-        found = np.empty((n, self.coef.shape[1]))
-        step = max(1, _CELLS // self.landmarks.shape[0])
-        for start in range(0, n, step):
-            piece = slice(start, min(n, start + step))
-            K = _rbf(_square_distances(X[piece], self.landmarks), self.gamma)
+        found = np.empty((X.shape[0], len(self.intercept)))
+        for piece, K in _kernel_pieces(X, self.landmarks, self.gamma):
             found[piece] = K @ self.coef + self.intercept
         return found
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Everything by name, for a file."""
+        parts = {
+            "gamma": np.array([self.gamma]),
+            "coef": self.coef,
+            "intercept": self.intercept,
+        }
+        if sp.issparse(self.landmarks):
+            csr = sp.csr_array(self.landmarks)
+            return parts | {
+                "landmarks.data": csr.data,
+                "landmarks.indices": csr.indices.astype(np.int64),
+                "landmarks.indptr": csr.indptr.astype(np.int64),
+            }
+        return parts | {"landmarks": np.ascontiguousarray(self.landmarks)}
+
+    @classmethod
+    def from_arrays(
+        cls, arrays: Mapping[str, NDArray[Any]], n_features: int, n_labels: int
+    ) -> Self:
+        """From what `arrays` gave; ValueError where it does not fit features and labels."""
+        coef, intercept, gamma = arrays["coef"], arrays["intercept"], arrays["gamma"]
+        if "landmarks" in arrays:
+            landmarks: Matrix = arrays["landmarks"]
+            values = landmarks
+        else:
+            values = arrays["landmarks.data"]
+            landmarks = csr_from_file(
+                values, arrays["landmarks.indices"], arrays["landmarks.indptr"], n_features
+            )
+        fits = (
+            landmarks.shape == (len(coef), n_features)
+            and values.dtype == np.float32
+            and coef.shape == (len(coef), n_labels)
+            and intercept.shape == (n_labels,)
+            and gamma.shape == (1,)
+            and all(a.dtype == np.float64 for a in (coef, intercept, gamma))
+        )
+        if not fits or not all(np.isfinite(a).all() for a in (values, coef, intercept, gamma)):
+            raise ValueError("the kernel machine does not fit features and labels")
+        if not gamma[0] > 0:
+            raise ValueError("the kernel machine has no bandwidth")
+        return cls(landmarks, float(gamma[0]), coef, intercept)
 
 
 def fit_kernel_ridge(
@@ -64,7 +106,7 @@ def fit_kernel_ridge(
     X : matrix of shape (n, D)
         Features on comparable scales.
     Y : matrix of shape (n, L)
-        Labels; where one is NaN it is taken to be what the others are on average.
+        Labels; one that is NaN is taken to be what it is on average.
     weight : ndarray of shape (n,)
         Weights of the rows.
     seed : int
@@ -77,109 +119,109 @@ def fit_kernel_ridge(
         Evidence for each row from all other rows, on the probit scale.
     """
     truth = np.asarray(Y.toarray() if sp.issparse(Y) else Y, np.float64)
-    rng = np.random.default_rng(seed)
-    n = len(truth)
-    order = rng.permutation(n)
-    mean, centred = _centred(truth, weight)
-    trial = np.sort(order[:_TRIAL_ROWS])
-    gamma = _best_gamma(X[trial], centred[trial], weight[trial])
-    chosen = np.sort(order[:MAX_LANDMARKS])
+    weight = weight / weight.mean()
+    seen = ~np.isnan(truth) * weight[:, None]
+    mean = (seen * np.nan_to_num(truth)).sum(0) / np.maximum(seen.sum(0), 1e-300)
+    centred = np.where(np.isnan(truth), 0, truth - mean)
+
+    order = np.random.default_rng(seed).permutation(len(truth))
+    trial, chosen = np.sort(order[:_TRIAL_ROWS]), np.sort(order[:MAX_LANDMARKS])
+    gamma, penalty = _best_shape(X[trial], centred[trial], weight[trial])
     landmarks = X[chosen]
-    K = _rbf(_square_distances(landmarks, landmarks), gamma)
-    K[np.diag_indices_from(K)] += _JITTER * len(K)
-    root = scipy.linalg.cholesky(K, lower=True)
-    Phi = np.empty((n, len(chosen)))  # rows as vectors whose inner products are the kernel
-    step = max(1, _CELLS // len(chosen))
-    for start in range(0, n, step):
-        piece = slice(start, min(n, start + step))
-        values = _rbf(_square_distances(X[piece], landmarks), gamma)
-        Phi[piece] = scipy.linalg.solve_triangular(root, values.T, lower=True).T
-    fit = _by_penalty(Phi, centred, weight)
-    left_out = mean + fit.left_out
-    beta = scipy.linalg.solve_triangular(root.T, fit.coef, lower=False)
+    coef, fitted = _solve(X, landmarks, centred, weight, gamma, penalty)
+
+    left_out = mean + fitted
     slope, shift = _calibrated(truth, left_out, weight)
     ridge = KernelRidge(
-        landmarks, gamma, beta * (slope * _UNIT), slope * _UNIT * (mean - 0.5) + shift
+        landmarks, gamma, coef * (slope * _UNIT), slope * _UNIT * (mean - 0.5) + shift
     )
     return ridge, slope * _UNIT * (left_out - 0.5) + shift
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Fit:
-    error: float
-    coef: NDArray[np.float64]  # (m, L)
-    left_out: NDArray[np.float64]  # (n, L)
+def _solve(
+    X: Matrix,
+    landmarks: Matrix,
+    centred: NDArray[np.float64],
+    weight: NDArray[np.float64],
+    gamma: float,
+    penalty: float,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Coefficients (m, L) of the landmarks' kernels, and fitted values with rows left out."""
+    n, m = X.shape[0], landmarks.shape[0]
+    K = np.exp(-gamma * _square_distances(landmarks, landmarks))
+    K[np.diag_indices(m)] += _JITTER
+    root = scipy.linalg.cholesky(K, lower=True, overwrite_a=True, check_finite=False)
+    Phi = np.empty((n, m))  # rows as vectors whose inner products are the kernel
+    for piece, values in _kernel_pieces(X, landmarks, gamma):
+        Phi[piece] = scipy.linalg.solve_triangular(
+            root, values.T, lower=True, check_finite=False
+        ).T
+    heavy = weight[:, None] * Phi
+    normal = heavy.T @ Phi
+    normal[np.diag_indices(m)] += penalty
+    half = scipy.linalg.cholesky(normal, lower=True, overwrite_a=True, check_finite=False)
+    inner = scipy.linalg.cho_solve((half, True), heavy.T @ centred, check_finite=False)
+    fitted = Phi @ inner
+    across = scipy.linalg.solve_triangular(half, Phi.T, lower=True, check_finite=False)
+    leverage = np.minimum(weight * np.square(across).sum(0), _MOST_LEVERAGE)[:, None]
+    coef = scipy.linalg.solve_triangular(root.T, inner, lower=False, check_finite=False)
+    return coef, (fitted - leverage * centred) / (1 - leverage)
 
 
-def _by_penalty(
-    Phi: NDArray[np.float64], centred: NDArray[np.float64], weight: NDArray[np.float64]
-) -> _Fit:
-    """Ridge regression on Phi at the penalty with the smallest error on rows left out."""
-    heavy = np.sqrt(weight / weight.mean())[:, None]
-    A, R = heavy * Phi, heavy * centred
-    value, V = np.linalg.eigh(A.T @ A)
-    value = np.maximum(value, 0)
-    Z = A @ V  # (n, m)
-    ZR = Z.T @ R
-    square = Z * Z
-    best: _Fit | None = None
-    for penalty in _PENALTIES:
-        shrunk = 1 / (value + penalty)
-        leverage = np.minimum(square @ shrunk, _MOST_LEVERAGE)[:, None]
-        inner = shrunk[:, None] * ZR
-        fitted = Z @ inner
-        residual = (R - fitted) / (1 - leverage)
-        error = float((residual**2).mean())
-        if best is None or error < best.error:
-            best = _Fit(error, V @ inner, (R - residual) / np.where(heavy > 0, heavy, 1))
-    assert best is not None
-    return best
-
-
-def _best_gamma(
+def _best_shape(
     X: Matrix, centred: NDArray[np.float64], weight: NDArray[np.float64]
-) -> float:
-    """Bandwidth with the smallest leave-one-out error on some rows."""
+) -> tuple[float, float]:
+    """Bandwidth and penalty with the smallest squared error on rows left out."""
     D2 = _square_distances(X, X)
-    above = D2[np.triu_indices(len(D2), 1)]
-    median = float(np.median(above)) if len(above) else 1.0
-    median = median if median > 0 else max(float(D2.mean()), 1e-12)
-    errors = {}
+    apart = D2[D2 > 0]
+    median = float(np.median(apart)) if len(apart) else 1.0
+    heavy = np.sqrt(weight)[:, None]
+    best, shape = np.inf, (1.0 / median, 1.0)
     for width in _WIDTHS:
-        value, V = np.linalg.eigh(_rbf(D2, width / median))
-        root = V * np.sqrt(np.maximum(value, 0))
-        errors[width / median] = _by_penalty(root, centred, weight).error
-    return min(errors, key=lambda gamma: errors[gamma])
+        gamma = width / median
+        value, V = np.linalg.eigh(heavy * np.exp(-gamma * D2) * heavy.T)
+        value = np.maximum(value, 0)
+        inner = V.T @ (heavy * centred)
+        for penalty in _PENALTIES:
+            share = value / (value + penalty)
+            leverage = np.minimum(np.square(V) @ share, _MOST_LEVERAGE)[:, None]
+            residual = (heavy * centred - V @ (share[:, None] * inner)) / (1 - leverage)
+            error = float(np.square(residual).mean())
+            if error < best:
+                best, shape = error, (gamma, float(penalty))
+    return shape
 
 
 def _calibrated(
     truth: NDArray[np.float64], f: NDArray[np.float64], weight: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Slope and shift of the fitted values on the probit scale, from their base rate on."""
     q = _UNIT * (f - 0.5)
     seen = ~np.isnan(truth) * weight[:, None]
-    total = np.maximum(seen.sum(0), 1e-300)
+    total = seen.sum(0)
     share = ((seen * np.nan_to_num(truth)).sum(0) + 0.5) / (total + 1)
-    return fit_line(truth, q, weight, shift=ndtri(share) - (seen * q).sum(0) / total)
+    usual = (seen * q).sum(0) / np.maximum(total, 1e-300)
+    return fit_line(truth, q, weight, shift=ndtri(share) - usual)
 
 
-def _centred(
-    truth: NDArray[np.float64], weight: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Mean of each label where it is observed, and deviations from it, 0 where it is not."""
-    seen = ~np.isnan(truth) * weight[:, None]
-    total = np.maximum(seen.sum(0), 1e-300)
-    mean = (seen * np.nan_to_num(truth)).sum(0) / total
-    return mean, np.where(np.isnan(truth), 0, truth - mean)
-
-
-def _rbf(D2: NDArray[np.float64], gamma: float) -> NDArray[np.float64]:
-    return np.exp(-gamma * D2)
+def _kernel_pieces(
+    X: Matrix, landmarks: Matrix, gamma: float
+) -> Iterator[tuple[slice, NDArray[np.float64]]]:
+    """Some rows at a time, and their kernel values (rows, m)."""
+    step = max(1, _CELLS // landmarks.shape[0])
+    for start in range(0, X.shape[0], step):
+        piece = slice(start, min(X.shape[0], start + step))
+        yield piece, np.exp(-gamma * _square_distances(X[piece], landmarks))
 
 
 def _square_distances(A: Matrix, B: Matrix) -> NDArray[np.float64]:
     """Between all rows of A and of B, dense or sparse; (a, b)."""
-    a2, b2 = (np.asarray(M.multiply(M).sum(axis=1) if sp.issparse(M) else (M * M).sum(1),
-                         np.float64) for M in (A, B))
+    A, B = A.astype(np.float64), B.astype(np.float64)
     product = A @ B.T
-    product = np.asarray(product.toarray() if sp.issparse(product) else product, np.float64)
-    return np.maximum(a2[:, None] + b2 - 2 * product, 0)
+    product = product.toarray() if sp.issparse(product) else product
+    squares = _square_lengths(A)[:, None] + _square_lengths(B) - 2 * product
+    return np.asarray(np.maximum(squares, 0))
+
+
+def _square_lengths(A: Matrix) -> NDArray[np.float64]:
+    return np.asarray((A * A).sum(axis=1))

@@ -25,9 +25,7 @@ class Rows:
 
     def take(self, index: NDArray[np.int64]) -> "Rows":
         """Those rows alone."""
-        return replace(
-            self, X=self.X[index], Y=self.Y[index], weight=self.weight[index]
-        )
+        return replace(self, X=self.X[index], Y=self.Y[index], weight=self.weight[index])
 
 
 def rows_tensor(X: Matrix, rows: NDArray[np.int64] | slice, like: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from mpvae.answers import JointMetric
 from mpvae.config import DataShape, Metric, Settings, resolve, setting_docs
 from mpvae.conformal import Calibration
 from mpvae.errors import ConfigError, ModelFileError
+from mpvae.evidence import KINDS, check_base
 from mpvae.features import N_KNOTS, FeatureMap
 from mpvae.model_file import Tensors
 from mpvae.networks import MPVAE
@@ -32,6 +33,13 @@ _NEWER_SETTINGS = {
 def to_file(model: Any) -> tuple[dict[str, Any], Tensors]:
     """Description (JSON values) and tensors of a fitted classifier."""
     features: FeatureMap = model.features_
+    kinds = {kind: name for name, kind in KINDS.items()}
+    foreign = [s for s in model.evidence_ if type(s) not in kinds]
+    if foreign:
+        raise ModelFileError(
+            "a model with a base classifier of your own cannot be saved, since it would have "
+            "to be pickled; use base='kernel', 'forest' or 'auto'"
+        )
     params = {k: _plain(v) for k, v in model.get_params(deep=False).items()}
     params["random_state"] = (
         params["random_state"] if _is_integer(params["random_state"]) else None
@@ -45,6 +53,7 @@ def to_file(model: Any) -> tuple[dict[str, Any], Tensors]:
         "feature_names_in": _plain(getattr(model, "feature_names_in_", None)),
         "levels": {str(k): list(v) for k, v in features.levels.items()},
         "row_length": features.row_length,
+        "evidence": [kinds[type(source)] for source in model.evidence_],
         "label_names": _plain(model.label_names_),
         "multilabel": model.multilabel_,
         "classes": None if model.multilabel_ else _plain(model.classes_),
@@ -65,6 +74,9 @@ def to_file(model: Any) -> tuple[dict[str, Any], Tensors]:
     }
     if features.knots is not None:
         tensors["features.knots"] = features.knots
+    for i, source in enumerate(model.evidence_):
+        for name, array in source.arrays().items():
+            tensors[f"evidence.{i}.{name}"] = np.ascontiguousarray(array)
     for i, (network, loadings) in enumerate(
         zip(model.networks_, model.code_loadings_, strict=True)
     ):
@@ -121,6 +133,7 @@ def _restore(kind: type[Model], text: dict[str, Any], tensors: Tensors) -> Model
     model.label_names_ = _names(text["label_names"], len(text["label_names"]))
     n_labels = len(model.label_names_)
     _check_params(model, n_labels)
+    model.evidence_ = _evidence(text.get("evidence", []), model, tensors)
     model.multilabel_ = text["multilabel"]
     if not isinstance(model.multilabel_, bool) or (not model.multilabel_ and n_labels != 1):
         raise ValueError("multilabel does not fit the labels")
@@ -157,6 +170,19 @@ def _restore(kind: type[Model], text: dict[str, Any], tensors: Tensors) -> Model
     return model  # type: ignore[no-any-return]
 
 
+def _evidence(kinds: Any, model: Any, tensors: Tensors) -> list[Any]:
+    """Sources of evidence; models of before had none."""
+    if not isinstance(kinds, list) or not all(kind in KINDS for kind in kinds):
+        raise ValueError("evidence is not of a known kind")
+    sources = []
+    for i, kind in enumerate(kinds):
+        prefix = f"evidence.{i}."
+        own = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+        n_features, n_labels = model.features_.n_outputs, len(model.label_names_)
+        sources.append(KINDS[kind].from_arrays(own, n_features, n_labels))
+    return sources
+
+
 def _calibration(tensors: Tensors, n_labels: int) -> Calibration | None:
     prefix = "calibration."
     arrays = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
@@ -187,7 +213,8 @@ def _network(i: int, model: Any, tensors: Tensors) -> tuple[MPVAE, Any, Any]:
     if len(widths) > len(own):  # before as many layers are built
         raise ValueError("there are fewer weights than layers")
     with torch.device("meta"):  # shapes only: nothing is allocated before they are checked
-        network = MPVAE(model.features_.n_outputs, n_labels, settings)
+        n_columns = model.features_.n_outputs + (n_labels if model.evidence_ else 0)
+        network = MPVAE(n_columns, n_labels, settings, bool(model.evidence_))
     expected = {name: tuple(value.shape) for name, value in network.state_dict().items()}
     found = {name: value.shape for name, value in own.items()}
     if expected != found:
@@ -240,6 +267,7 @@ def _check_params(model: Any, n_labels: int) -> None:
         raise ConfigError(f"metric must be one of {get_args(Metric)}, got {model.metric!r}")
     if not isinstance(model.verbose, int):
         raise ConfigError(f"verbose must be an integer, got {model.verbose!r}")
+    check_base(model.base)
 
 
 def _classes(values: Any, kind: str) -> NDArray[Any]:

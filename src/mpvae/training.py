@@ -15,7 +15,6 @@ from mpvae.networks import MPVAE
 from mpvae.observed import prevalence
 from mpvae.rows import Rows
 
-
 _FAINT = 0.1  # of the usual size: output weights where there is evidence to start from
 
 
@@ -67,14 +66,13 @@ def train(
             _start_at_evidence(network)
         else:
             _start_at_prevalence(network, rows)
-        special = {"B", "trust"}
-        others = [p for name, p in network.named_parameters() if name not in special]
-        trust = [{"params": [network.trust]}] if network.trust is not None else []
+        special = {"B": {"factor": settings.lr_factors}, "trust": {}}  # no weight decay
+        named = dict(network.named_parameters())
+        others = [p for name, p in named.items() if name not in special]
         optimizer = torch.optim.Adam(
             [
                 {"params": others, "weight_decay": settings.weight_decay},
-                {"params": [network.B], "factor": settings.lr_factors},
-                *trust,
+                *({"params": [named[k]], **v} for k, v in special.items() if k in named),
             ],
             lr=settings.lr,
             fused=True,
