@@ -24,7 +24,7 @@ from scipy.special import ndtri
 from mpvae.calibration import fit_line
 from mpvae.features import Matrix, csr_from_file
 
-MAX_LANDMARKS = 4000
+MAX_LANDMARKS = 2000
 """Rows the kernel is spanned by, at most."""
 _TRIAL_ROWS = 1000  # bandwidth and penalty are chosen on this many
 _WIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of gamma, in units of 1 / median squared distance
