@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.table import Table
@@ -132,6 +132,10 @@ def fit(
         Objective,
         typer.Option(help="likelihood: calibrated joint probabilities; paper: F1 alone."),
     ] = "auto",
+    base: Annotated[
+        Literal["auto", "kernel", "forest", "none"],
+        typer.Option(help="Who gives the networks evidence to start from; none: the paper."),
+    ] = "auto",
     allow_missing_labels: Annotated[
         bool,
         typer.Option("--allow-missing-labels", help="Empty label cells mean: not observed."),
@@ -171,6 +175,7 @@ def fit(
         metric=metric,
         preset=preset,
         objective=objective,
+        base=None if base == "none" else base,
         allow_missing_labels=allow_missing_labels,
         recalibrate=recalibrate,
         random_state=seed,

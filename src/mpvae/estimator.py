@@ -49,6 +49,12 @@ class MPVAEClassifier(JointQuestions):
         "auto", the preset's.
     metric : {"example_f1", "micro_f1", "macro_f1", "hamming", "subset"}
         What `predict` should do well at, and what `score` returns.
+    base : {"auto", "kernel", "forest"}, None, classifier, or a list
+        Who is asked first. Its answers to rows it has not seen are evidence the networks
+        start from and correct: a kernel machine, a forest of extra trees, any scikit-learn
+        multi-label classifier with ``predict_proba`` (given the features as the networks see
+        them), or several, averaged on the probit scale. "auto": kernel machine and forest in
+        preset "default", up to 50,000 rows; None: the networks alone, as in the paper.
     latent_dim, n_factors, hidden, hidden_labels, hidden_decoder
         The networks: dimension of z, columns of the factor loadings, layer widths of feature
         encoder, label encoder and decoder.
@@ -102,6 +108,8 @@ class MPVAEClassifier(JointQuestions):
         Epochs the longest-trained member took.
     networks_ : list of torch modules
         The members.
+    evidence_ : list
+        The fitted sources of evidence; empty without a base.
 
     Examples
     --------
@@ -264,7 +272,8 @@ class MPVAEClassifier(JointQuestions):
         if self.settings_.quantiles:
             self.features_ = with_quantiles(self.features_, X, weight)
         x = self.features_.apply(X)
-        self.evidence_, left_out = fit_evidence(self.base, x, Y, weight, seed)
+        base = None if self.base == "auto" and self.preset != "default" else self.base
+        self.evidence_, left_out = fit_evidence(base, x, Y, weight, seed)
         if left_out is not None:
             x = beside(x, left_out)
         rows = Rows(x, Y, weight, left_out is not None)

@@ -18,7 +18,7 @@ from sklearn.base import clone, is_classifier
 from mpvae import calibration
 from mpvae.data import stratified_folds
 from mpvae.errors import ConfigError
-from mpvae.features import Matrix
+from mpvae.features import Matrix, with_short_positions
 from mpvae.forest import Forest, fit_forest
 from mpvae.ridge import KernelRidge, fit_kernel_ridge
 
@@ -53,7 +53,7 @@ def check_base(base: Any) -> None:
     for one in base if several else [base]:
         named = isinstance(one, str) and (one in _NAMED or (one == "auto" and not several))
         nothing = one is None and not several
-        if not (named or nothing or (hasattr(one, "predict_proba") and is_classifier(one))):
+        if not (named or nothing or _can_be_asked(one)):
             raise ConfigError(
                 "base must be None, 'auto', 'kernel', 'forest', a classifier with "
                 f"predict_proba, or a list of the last three, got {one!r}"
@@ -81,6 +81,7 @@ def fit_evidence(
     left_out : ndarray or None
         Mean evidence of the sources.
     """
+    X = with_short_positions(X)
     wanted = list(base) if isinstance(base, list | tuple) else [base]
     if wanted == ["auto"]:
         n, L = Y.shape
@@ -100,6 +101,7 @@ def with_evidence(X: Matrix, sources: Sequence[Source]) -> Matrix:
     """Features with the mean evidence of the sources as L more columns; alone without any."""
     if not sources:
         return X
+    X = with_short_positions(X)
     return beside(X, _mean([source.evidence(X) for source in sources]))
 
 
@@ -115,6 +117,10 @@ def _mean(found: list[NDArray[np.float64]]) -> NDArray[np.float32]:
     return np.asarray(mean, np.float32)
 
 
+def _can_be_asked(one: Any) -> bool:
+    return not isinstance(one, type) and hasattr(one, "predict_proba") and is_classifier(one)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Classifier:
     """A scikit-learn classifier, calibrated on its out-of-fold answers."""
@@ -124,28 +130,35 @@ class _Classifier:
     shift: NDArray[np.float64] | float = 0.0
 
     def evidence(self, X: Matrix) -> NDArray[np.float64]:
-        return np.asarray(self.slope * _probits(self.model, X) + self.shift)
+        q = _probits(self.model, X, np.size(self.slope))
+        return np.asarray(self.slope * q + self.shift)
 
     def fit(
         self, X: Matrix, Y: Matrix, weight: NDArray[np.float64], seed: int
     ) -> tuple["_Classifier", NDArray[np.float64]]:
         truth = np.asarray(Y.toarray() if sp.issparse(Y) else Y)
         filled = np.nan_to_num(truth).astype(np.int64)  # a label not observed counts as absent
-        folds = stratified_folds(Y, min(_FOLDS, len(truth)), seed=seed)
-        left_out = np.empty(truth.shape)
+        n, L = truth.shape
+        if L == 1:  # scikit-learn wants one label as a vector
+            filled = filled[:, 0]
+        folds = stratified_folds(Y, min(_FOLDS, n), seed=seed)
+        left_out = np.empty((n, L))
         for fold in np.unique(folds):
             learn, away = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
-            left_out[away] = _probits(clone(self.model).fit(X[learn], filled[learn]), X[away])
+            model = clone(self.model).fit(X[learn], filled[learn])
+            left_out[away] = _probits(model, X[away], L)
         slope, shift = calibration.fit_line(Y, left_out, weight)
         whole = clone(self.model).fit(X, filled)
         return _Classifier(whole, slope, shift), slope * left_out + shift
 
 
-def _probits(model: Any, X: Matrix) -> NDArray[np.float64]:
-    """Probit of a classifier's probabilities, in whichever of two ways it returns them."""
-    found = model.predict_proba(X)
+def _probits(model: Any, X: Matrix, n_labels: int) -> NDArray[np.float64]:
+    """Probit of a classifier's probabilities, in whichever of three ways it returns them."""
+    found, classes = model.predict_proba(X), model.classes_
+    if n_labels == 1 and not isinstance(found, list):
+        found, classes = [found], [classes]
     if isinstance(found, list):  # for each label, a column for each class seen in training
         found = np.column_stack(
-            [p @ np.asarray(c, float) for p, c in zip(found, model.classes_, strict=True)]
+            [p @ np.asarray(c, float) for p, c in zip(found, classes, strict=True)]
         )
     return np.asarray(np.clip(ndtri(np.asarray(found, np.float64)), -_FARTHEST, _FARTHEST))

@@ -197,18 +197,26 @@ def row_keys(X: Matrix | pd.DataFrame) -> NDArray[np.uint64]:
     return keys
 
 
+def with_short_positions(X: Matrix) -> Matrix:
+    """The same matrix; a sparse one with positions of 32 bits, all that scikit-learn takes."""
+    if not sp.issparse(X) or X.indices.dtype == np.int32 or X.nnz >= 2**31:
+        return X
+    short = (a.astype(np.int32) for a in (X.indices, X.indptr))
+    return sp.csr_array((X.data, *short), shape=X.shape)
+
+
 def csr_from_file(
     data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], n_columns: int
 ) -> Matrix:
     """Sparse matrix from arrays of a file; ValueError where they cannot be one."""
-    if not all(a.ndim == 1 and a.dtype.kind == "i" for a in (indices, indptr)):
+    if not all(a.ndim == 1 and a.dtype in (np.int32, np.int64) for a in (indices, indptr)):
         raise ValueError("positions of a sparse matrix are not integers")
     if (
         data.shape != indices.shape
         or len(indptr) < 1
         or indptr[0] != 0
         or indptr[-1] != len(indices)
-        or (np.diff(indptr) < 0).any()
+        or (indptr[1:] < indptr[:-1]).any()  # a difference could overflow
         or (len(indices) and not 0 <= indices.min() <= indices.max() < n_columns)
     ):
         raise ValueError("a sparse matrix does not fit its columns")

@@ -28,7 +28,7 @@ MAX_TARGETS = 48
 MAX_SAMPLE = 10_000
 """Rows a tree is grown on, at most."""
 _SAMPLE = 0.7  # share of the rows a tree sees
-_CELLS = 2**24  # rows x trees, or rows x features, at a time: bounds memory
+_CELLS = 2**24  # rows x trees, features or training rows at a time: bounds memory
 _PRIOR = 0.5  # trees that vote for the label's frequency: no probability is 0 or 1
 
 
@@ -57,21 +57,11 @@ class Trees(NamedTuple):
             child = np.where(goes_left, self.left[node], self.right[node])
             node = np.where(inner, child, node)
 
-    def near(
-        self, leaves: NDArray[np.int64], counts: NDArray[np.bool_], n: int
-    ) -> sp.csr_array:
-        """How much each of the n training rows is a neighbour: (rows, n), T in sum.
-
-        A tree gives one vote, shared by the training rows of the leaf; those for which
-        ``counts`` (rows, T) is False give none.
-        """
-        flat = leaves.ravel()
-        size = np.where(counts.ravel(), self.indptr[flat + 1] - self.indptr[flat], 0)
-        end = np.cumsum(size)
-        place = np.arange(end[-1]) + np.repeat(self.indptr[flat] - (end - size), size)
-        vote = np.repeat(1 / np.maximum(size, 1), size)
-        ends = np.concatenate([[0], end[leaves.shape[1] - 1 :: leaves.shape[1]]])
-        return sp.csr_array((vote, self.rows[place], ends), shape=(len(leaves), n))
+    def shares(self, n: int) -> sp.csr_array:
+        """Share of each of the n training rows in a leaf's vote, (nodes, n)."""
+        size = np.diff(self.indptr)
+        share = 1 / np.repeat(size, size)
+        return sp.csr_array((share, self.rows, self.indptr), shape=(len(size), n))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,13 +90,29 @@ class Forest:
     def votes(
         self, leaves: NDArray[np.int64], counts: NDArray[np.bool_]
     ) -> NDArray[np.float64]:
-        """Share of the votes for each label, (n, L); a label not observed does not vote."""
-        near = self.trees.near(leaves, counts, self.present.shape[0])
-        votes = (near @ self.present).toarray()
-        total = counts.sum(1)[:, None].astype(np.float64)
-        if self.missing is not None:
-            total = total - (near @ self.missing).toarray()
-        return np.asarray((votes + _PRIOR * self.prior) / (total + _PRIOR))
+        """Share of the votes for each label, (rows, L); a label not observed does not vote.
+
+        A tree gives one vote, shared by the training rows of the leaf; those for which
+        ``counts`` (rows, T) is False give none.
+        """
+        n = self.present.shape[0]
+        shares = self.trees.shares(n)
+        given = counts.sum(1)
+        ends = np.concatenate([[0], np.cumsum(given)])
+        asked = sp.csr_array(
+            (np.ones(ends[-1]), leaves[counts], ends), shape=(len(leaves), shares.shape[0])
+        )
+        found = np.empty((len(leaves), len(self.prior)))
+        step = max(1, _CELLS // n)
+        for start in range(0, len(leaves), step):
+            piece = slice(start, min(len(leaves), start + step))
+            near = asked[piece] @ shares  # (rows, n): a row's neighbours, T in sum
+            votes = (near @ self.present).toarray()
+            total = given[piece, None].astype(np.float64)
+            if self.missing is not None:
+                total = total - (near @ self.missing).toarray()
+            found[piece] = (votes + _PRIOR * self.prior) / (total + _PRIOR)
+        return found
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Everything by name, for a file."""
@@ -140,6 +146,9 @@ class Forest:
             raise ValueError("the forest has no labels")
         if missing is not None and missing.shape != present.shape:
             raise ValueError("the labels of the forest have two shapes")
+        said = present if missing is None else present + missing
+        if not present.has_canonical_format or (said.nnz and said.max() > 1):
+            raise ValueError("a label of the forest is given twice")
         _check_trees(trees, n_features, present.shape[0])
         by_label = [arrays[name] for name in ("prior", "slope", "shift")]
         for values in by_label:
@@ -206,10 +215,9 @@ def fit_forest(
         np.zeros(L),
     )
     leaves = np.stack([leaf for _, leaf in grown], axis=1) + trees.roots
-    pieces = np.array_split(np.arange(n), -(-n * N_TREES // _CELLS))
-    votes = np.vstack([forest.votes(leaves[piece], ~saw[piece]) for piece in pieces])
-    slope, shift = fit_line(truth, ndtri(votes), weight)
-    return replace(forest, slope=slope, shift=shift), slope * ndtri(votes) + shift
+    q = ndtri(forest.votes(leaves, ~saw))
+    slope, shift = fit_line(truth, q, weight)
+    return replace(forest, slope=slope, shift=shift), slope * q + shift
 
 
 def _n_threads() -> int:
@@ -248,13 +256,14 @@ def _check_trees(trees: Trees, n_features: int, n_rows: int) -> None:
     """Refuse nodes that lead nowhere, in circles, or out of the arrays."""
     n = len(trees.feature)
     integers = (trees.roots, trees.left, trees.right, trees.feature, trees.indptr, trees.rows)
-    if not all(a.ndim == 1 and a.dtype.kind == "i" for a in integers):
+    if not all(a.ndim == 1 and a.dtype in (np.int32, np.int64) for a in integers):
         raise ValueError("nodes of the forest are not numbered by integers")
     inner = trees.feature >= 0
     at = np.arange(n)
     if (
         not len(trees.roots)
-        or not len(trees.left) == len(trees.right) == len(trees.threshold) == n
+        or not len(trees.left) == len(trees.right) == n
+        or trees.threshold.shape != (n,)
         or trees.threshold.dtype != np.float64
         or len(trees.indptr) != n + 1
         or not 0 <= trees.roots.min() <= trees.roots.max() < n
@@ -262,12 +271,11 @@ def _check_trees(trees: Trees, n_features: int, n_rows: int) -> None:
         or not all(((at < child) & (child < n))[inner].all() for child in trees[1:3])
     ):
         raise ValueError("nodes of the forest do not make trees")
-    sizes = np.diff(trees.indptr)
     if (
         trees.indptr[0] != 0
         or trees.indptr[-1] != len(trees.rows)
-        or (sizes < 0).any()
-        or (sizes[~inner] == 0).any()
+        or (trees.indptr[1:] < trees.indptr[:-1]).any()  # a difference could overflow
+        or (np.diff(trees.indptr)[~inner] == 0).any()
         or (len(trees.rows) and not 0 <= trees.rows.min() <= trees.rows.max() < n_rows)
     ):
         raise ValueError("leaves of the forest do not hold training rows")

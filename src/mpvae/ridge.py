@@ -32,6 +32,7 @@ _PENALTIES = 10.0 ** np.arange(-2.5, 1.6, 0.5)
 _JITTER = 1e-6  # on the diagonal of the kernel among landmarks: equal rows are allowed
 _CELLS = 2**24  # kernel values at a time: bounds memory
 _MOST_LEVERAGE = 0.999
+_ROUNDING = 1e-12  # of a squared distance, as a share of the squared lengths
 _UNIT = np.sqrt(2 * np.pi)  # slope of the probit at one half
 
 
@@ -82,7 +83,8 @@ class KernelRidge:
                 values, arrays["landmarks.indices"], arrays["landmarks.indptr"], n_features
             )
         fits = (
-            landmarks.shape == (len(coef), n_features)
+            len(coef) > 0
+            and landmarks.shape == (len(coef), n_features)
             and values.dtype == np.float32
             and coef.shape == (len(coef), n_labels)
             and intercept.shape == (n_labels,)
@@ -121,7 +123,9 @@ def fit_kernel_ridge(
     truth = np.asarray(Y.toarray() if sp.issparse(Y) else Y, np.float64)
     weight = weight / weight.mean()
     seen = ~np.isnan(truth) * weight[:, None]
-    mean = (seen * np.nan_to_num(truth)).sum(0) / np.maximum(seen.sum(0), 1e-300)
+    total = seen.sum(0)
+    mean = (seen * np.nan_to_num(truth)).sum(0) / np.maximum(total, 1e-300)
+    mean = np.where(total > 0, mean, 0.5)  # never observed: nothing is known
     centred = np.where(np.isnan(truth), 0, truth - mean)
 
     order = np.random.default_rng(seed).permutation(len(truth))
@@ -173,7 +177,8 @@ def _best_shape(
 ) -> tuple[float, float]:
     """Bandwidth and penalty with the smallest squared error on rows left out."""
     D2 = _square_distances(X, X)
-    apart = D2[D2 > 0]
+    size = _square_lengths(X.astype(np.float64))
+    apart = D2[_ROUNDING * (size[:, None] + size) < D2]  # equal rows tell of no scale
     median = float(np.median(apart)) if len(apart) else 1.0
     heavy = np.sqrt(weight)[:, None]
     best, shape = np.inf, (1.0 / median, 1.0)
