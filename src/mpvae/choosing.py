@@ -17,7 +17,7 @@ from mpvae.terminal import err, plain
 
 
 def given_settings(config: Path | None, given: list[str]) -> dict[str, Any]:
-    """Settings of a TOML file, then those given one by one as NAME=VALUE."""
+    """Settings of a TOML file, then those given one by one as NAME=VALUE; base may be one."""
     values: dict[str, Any] = {}
     if config is not None:
         try:
@@ -25,16 +25,27 @@ def given_settings(config: Path | None, given: list[str]) -> dict[str, Any]:
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{config} is not valid TOML: {error}") from error
         for name, value in values.items():  # TOML has no None: patience = "none"
-            values[name] = parse_setting(name, value) if isinstance(value, str) else value
+            values[name] = _parse(name, value) if isinstance(value, str) else value
     for pair in given:
         name, equals, text = pair.partition("=")
         if not equals:
             raise ConfigError(f"--set takes NAME=VALUE, got {pair!r}")
-        values[name.strip()] = parse_setting(name.strip(), text.strip())
-    unknown = [name for name in values if name not in setting_docs()]
+        values[name.strip()] = _parse(name.strip(), text.strip())
+    unknown = [name for name in values if name not in setting_docs() and name != "base"]
     if unknown:
         raise ConfigError(f"there is no setting {unknown[0]!r}; see mpvae settings")
     return values
+
+
+def _parse(name: str, text: str) -> Any:
+    if name == "base":  # a parameter of the model; a name no base has is refused there
+        return named_base(text)
+    return parse_setting(name, text)
+
+
+def named_base(text: str) -> str | None:
+    """Base as the classifier takes it: "none" is None."""
+    return None if text == "none" else text
 
 
 def read_for(

@@ -1,12 +1,13 @@
 """Command line: a thin shell over the library. No maths, no torch."""
 
 import json
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
@@ -15,15 +16,20 @@ from mpvae import __version__, metrics
 from mpvae.choosing import (
     choose_rows,
     given_settings,
+    named_base,
     split_names,
 )
 from mpvae.config import DataShape, Metric, Objective, resolve, setting_docs
-from mpvae.data import load_yeast, read_table
+from mpvae.data import LabelledTable, load_yeast, read_table
 from mpvae.errors import DataError, MPVAEError
 from mpvae.estimator import MPVAEClassifier
 from mpvae.shell import (
+    BaseName,
+    ExcludeOption,
     JsonOption,
+    LabelsOption,
     MetaOption,
+    MissingOption,
     PresetOption,
     RowsOption,
     TableArgument,
@@ -37,8 +43,10 @@ from mpvae.terminal import (
     plain,
     print_held_out,
     print_pairs,
+    print_tuned,
     title,
 )
+from mpvae.tuning import Score, tune
 
 EXPERIMENTS = Path(__file__).parents[2] / "benchmarks" / "paper.py"
 
@@ -111,19 +119,8 @@ def demo(
 def fit(
     table: TableArgument,
     folder: Annotated[Path, typer.Option("--out", "-o", help="Folder for the model.")],
-    labels: Annotated[
-        str | None,
-        typer.Option(
-            "--labels",
-            "-l",
-            help="Label columns: names or patterns ('species_*,other'), or a count "
-            "(14: the last 14 columns, -14: the first). Not needed where the file marks them.",
-        ),
-    ] = None,
-    exclude: Annotated[
-        list[str] | None,
-        typer.Option("--exclude", "-x", help="Feature columns to leave out, such as ids."),
-    ] = None,
+    labels: LabelsOption = None,
+    exclude: ExcludeOption = None,
     metric: Annotated[
         Metric, typer.Option(help="What predictions should do well at.")
     ] = "micro_f1",
@@ -133,13 +130,13 @@ def fit(
         typer.Option(help="likelihood: calibrated joint probabilities; paper: F1 alone."),
     ] = "auto",
     base: Annotated[
-        Literal["auto", "kernel", "forest", "none"],
-        typer.Option(help="Who gives the networks evidence to start from; none: the paper."),
-    ] = "auto",
-    allow_missing_labels: Annotated[
-        bool,
-        typer.Option("--allow-missing-labels", help="Empty label cells mean: not observed."),
-    ] = False,
+        BaseName | None,
+        typer.Option(
+            help="Who gives the networks evidence to start from; none: the paper.",
+            show_default="auto",
+        ),
+    ] = None,
+    allow_missing_labels: MissingOption = False,
     recalibrate: Annotated[
         bool,
         typer.Option("--recalibrate", help="Fit probabilities to rows held out of training."),
@@ -165,17 +162,13 @@ def fit(
     Example: `mpvae fit sites.csv --labels 'species_*' --exclude site_id --out model`
     """
     settings = given_settings(config, given or [])
-    data = read_table(
-        table, labels=labels, exclude=split_names(exclude), meta_offset=meta_offset
-    )
-    if data.Y is None:
-        raise DataError(f"{table.name}: which columns are labels? give --labels")
-    learn, judge = choose_rows(data, rows, "train")
+    if base is not None:
+        settings["base"] = named_base(base)
+    learn, judge = _training_rows(table, labels, exclude, meta_offset, rows)
     model = MPVAEClassifier(
         metric=metric,
         preset=preset,
         objective=objective,
-        base=None if base == "none" else base,
         allow_missing_labels=allow_missing_labels,
         recalibrate=recalibrate,
         random_state=seed,
@@ -223,6 +216,114 @@ def fit(
         raise typer.Exit(130)
 
 
+@app.command("tune")
+@user_errors
+def tune_table(
+    table: TableArgument,
+    folder: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder for trials and the best settings.")
+    ],
+    labels: LabelsOption = None,
+    exclude: ExcludeOption = None,
+    metric: Annotated[
+        Score, typer.Option(help="What to search by, on rows held out of training.")
+    ] = "micro_f1",
+    minutes: Annotated[float, typer.Option(help="Time for this run.")] = 10.0,
+    trials: Annotated[
+        int | None,
+        typer.Option(help="Stop at so many trials, those of earlier runs included."),
+    ] = None,
+    preset: PresetOption = "default",
+    base: Annotated[
+        BaseName | None,
+        typer.Option(help="Keep this base.", show_default="searched"),
+    ] = None,
+    allow_missing_labels: MissingOption = False,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file of settings to keep as they are.")
+    ] = None,
+    given: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", help="Setting to keep, as NAME=VALUE; repeatable."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    rows: RowsOption = "auto",
+    meta_offset: MetaOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Search for settings that suit TABLE better than the default.
+
+    Every trial trains a model and scores it on rows held out of training; test rows are never
+    looked at. The first trial is the default; trials that lag behind are ended early. The best
+    settings go to best.toml in the folder, for `mpvae fit --config`; all trials to trials.csv.
+
+    Ctrl-C ends the search and keeps the best so far. The same command again goes on where
+    it stopped, with new time. Needs Optuna: `pip install "mpvae[tune]"`.
+
+    Example: `mpvae tune sites.csv --labels 'species_*' -x site_id --out tuned --minutes 30`
+    """
+    fixed: dict[str, Any] = given_settings(config, given or [])
+    if base is not None:
+        fixed["base"] = named_base(base)
+    if preset != "default":
+        fixed["preset"] = preset
+    if allow_missing_labels:
+        fixed["allow_missing_labels"] = True
+    learn, judge = _training_rows(table, labels, exclude, meta_offset, rows)
+    validation = () if judge is None else (judge.features(), judge.labels())
+    start = time.perf_counter()
+    before = signal.signal(signal.SIGINT, _interrupt_once)
+    try:
+        tuned = tune(
+            learn.features(),
+            learn.labels(),
+            *validation,
+            metric=metric,
+            minutes=minutes,
+            trials=trials,
+            folder=folder,
+            seed=seed,
+            verbose=0 if as_json else 1,
+            **fixed,
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    took = time.perf_counter() - start
+    states = tuned.trials["state"].value_counts().to_dict()
+    best = folder / "best.toml"
+    if as_json:
+        summary = {
+            "folder": str(folder),
+            "best_file": str(best),
+            "metric": metric,
+            "default": tuned.default.score,
+            "best": tuned.best.score,
+            "best_trial": tuned.best.number,
+            "changed": {name: value for name, (_, value) in tuned.changed.items()},
+            "trials": states,
+            "seconds": round(took, 2),
+            "interrupted": tuned.interrupted,
+        }
+        print(json.dumps(summary))
+    else:
+        told = ", ".join(f"{count} {state}" for state, count in states.items())
+        out.print(f"[b]{plain(table.name)}[/b]: {len(tuned.trials)} trials ({told})")
+        print_tuned(tuned)
+        words = ["mpvae", "fit", str(table), "--config", str(best), "--out", "model"]
+        words += ["--labels", labels] if labels is not None else []
+        words += [word for name in exclude or [] for word in ("--exclude", name)]
+        words += ["--metric", metric] if metric not in ("micro_f1", "log_loss") else []
+        words += ["--allow-missing-labels"] if allow_missing_labels else []
+        words += ["--meta-offset", str(meta_offset)] if meta_offset else []
+        words += ["--rows", rows] if rows != "auto" else []
+        words += ["--seed", str(seed)] if seed else []
+        out.print(f"Settings saved in {plain(best)}; train with them:\n  ", end="")
+        out.print(plain(shlex.join(words)))
+    if tuned.interrupted:
+        err.print("[yellow]mpvae:[/yellow] interrupted; the best settings so far were saved")
+        raise typer.Exit(130)
+
+
 @app.command()
 @user_errors
 def settings(
@@ -262,6 +363,18 @@ def benchmark(context: typer.Context) -> None:
             "`pip install -e .[bench]` there, and run this again"
         )
     raise typer.Exit(subprocess.call([sys.executable, str(EXPERIMENTS), *context.args]))
+
+
+def _training_rows(
+    table: Path, labels: str | None, exclude: list[str] | None, meta_offset: int, rows: str
+) -> tuple[LabelledTable, LabelledTable | None]:
+    """Rows to learn from and, if the file has such, to validate on."""
+    data = read_table(
+        table, labels=labels, exclude=split_names(exclude), meta_offset=meta_offset
+    )
+    if data.Y is None:
+        raise DataError(f"{table.name}: which columns are labels? give --labels")
+    return choose_rows(data, rows, "train")
 
 
 def _interrupt_once(_number: int, _frame: object) -> None:

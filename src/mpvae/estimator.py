@@ -251,38 +251,8 @@ class MPVAEClassifier(JointQuestions):
             Itself, fitted.
         """
         self.__dict__.pop("thresholds_", None)
-        self._check_parameters()
-        if (X_val is None) != (y_val is None):
-            raise DataError("X_val and y_val belong together; give both or neither")
-        allow_missing = bool(self.allow_missing_labels)
-        X, Y = self._read_training(X, y, allow_missing=allow_missing)
-        weight = _check_sample_weight(
-            sample_weight, np.empty((X.shape[0], 1)), dtype=np.float64, ensure_non_negative=True
-        )
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        X, Y, weight = merge_equal_rows(X, Y, weight)
-        if not observed.has_observed(Y):
-            raise DataError("y holds no observed label, NaN alone; nothing can be learnt")
-        if not self.multilabel_ and len(np.unique(Y[~np.isnan(Y)])) < 2:
-            raise DataError(
-                "y holds one class once rows of weight 0 are left out; both are needed"
-            )
-        self.features_ = fit_features(X, weight, self._names())
-        self.settings_ = self._resolve(Y, validated=X_val is not None)
-        if self.settings_.quantiles:
-            self.features_ = with_quantiles(self.features_, X, weight)
-        x = self.features_.apply(X)
-        base = None if self.base == "auto" and self.preset != "default" else self.base
-        self.evidence_, left_out = fit_evidence(base, x, Y, weight, seed)
-        if left_out is not None:
-            x = beside(x, left_out)
-        rows = Rows(x, Y, weight, left_out is not None)
-        validation = None
-        if X_val is not None:
-            X_val, Y_val = self._read_validation(X_val, y_val, allow_missing=allow_missing)
-            if not observed.has_observed(Y_val):
-                raise DataError("y_val holds no observed label, NaN alone; leave it out")
-            validation = replace(rows, X=X_val, Y=Y_val, weight=np.ones(X_val.shape[0]))
+        seed = self._seed()
+        rows, validation = self._read_rows(X, y, X_val, y_val, sample_weight, seed)
         with FitProgress(self.verbose > 0) as progress, threads_that_pay(rows, self.settings_):
             fitted = members.fit_members(
                 rows,
@@ -379,6 +349,48 @@ class MPVAEClassifier(JointQuestions):
                 on_rows=lambda n: bar.advance(bar.task_ids[0], n),
             )
         return answers[wanted]
+
+    def _seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _read_rows(
+        self, X: Any, y: Any, X_val: Any, y_val: Any, sample_weight: ArrayLike | None, seed: int
+    ) -> tuple[Rows, Rows | None]:
+        """Rows to learn from and to validate on, as the networks see them, evidence included.
+
+        Sets what comes before the networks: `features_`, `settings_`, `evidence_`.
+        """
+        self._check_parameters()
+        if (X_val is None) != (y_val is None):
+            raise DataError("X_val and y_val belong together; give both or neither")
+        allow_missing = bool(self.allow_missing_labels)
+        X, Y = self._read_training(X, y, allow_missing=allow_missing)
+        weight = _check_sample_weight(
+            sample_weight, np.empty((X.shape[0], 1)), dtype=np.float64, ensure_non_negative=True
+        )
+        X, Y, weight = merge_equal_rows(X, Y, weight)
+        if not observed.has_observed(Y):
+            raise DataError("y holds no observed label, NaN alone; nothing can be learnt")
+        if not self.multilabel_ and len(np.unique(Y[~np.isnan(Y)])) < 2:
+            raise DataError(
+                "y holds one class once rows of weight 0 are left out; both are needed"
+            )
+        self.features_ = fit_features(X, weight, self._names())
+        self.settings_ = self._resolve(Y, validated=X_val is not None)
+        if self.settings_.quantiles:
+            self.features_ = with_quantiles(self.features_, X, weight)
+        x = self.features_.apply(X)
+        base = None if self.base == "auto" and self.preset != "default" else self.base
+        self.evidence_, left_out = fit_evidence(base, x, Y, weight, seed)
+        if left_out is not None:
+            x = beside(x, left_out)
+        rows = Rows(x, Y, weight, left_out is not None)
+        if X_val is None:
+            return rows, None
+        X_val, Y_val = self._read_validation(X_val, y_val, allow_missing=allow_missing)
+        if not observed.has_observed(Y_val):
+            raise DataError("y_val holds no observed label, NaN alone; leave it out")
+        return rows, replace(rows, X=X_val, Y=Y_val, weight=np.ones(X_val.shape[0]))
 
     def _check_parameters(self) -> None:
         """Check what is not among the settings, before any work."""

@@ -60,6 +60,11 @@ def check_base(base: Any) -> None:
             )
 
 
+def auto_asks(n_rows: int, n_labels: int) -> bool:
+    """Whether "auto" asks anyone about a table of this size."""
+    return MIN_ROWS <= n_rows <= MAX_ROWS and n_rows * n_labels <= MAX_ENTRIES
+
+
 def fit_evidence(
     base: Any, X: Matrix, Y: Matrix, weight: NDArray[np.float64], seed: int
 ) -> tuple[list[Source], NDArray[np.float32] | None]:
@@ -84,8 +89,7 @@ def fit_evidence(
     X = with_short_positions(X)
     wanted = list(base) if isinstance(base, list | tuple) else [base]
     if wanted == ["auto"]:
-        n, L = Y.shape
-        wanted = list(AUTO) if MIN_ROWS <= n <= MAX_ROWS and n * L <= MAX_ENTRIES else []
+        wanted = list(AUTO) if auto_asks(*Y.shape) else []
     sources: list[Source] = []
     found: list[NDArray[np.float64]] = []
     for one in wanted:

@@ -1,7 +1,7 @@
 """What held-out rows decide: thresholds, rules, scores, and how wide label sets must be."""
 
 from dataclasses import dataclass, field
-from typing import get_args
+from typing import cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from mpvae import conformal, observed
 from mpvae.config import Metric, Settings
 from mpvae.conformal import Calibration
+from mpvae.features import Matrix
 from mpvae.members import HeldOut
 from mpvae.merging import as_repeats
 
@@ -31,10 +32,7 @@ def judge(held_out: HeldOut | None, settings: Settings) -> Judgement:
     if held_out is None:
         return made
     made.rules = _rules(held_out, settings)
-    Y, P = held_out.Y, held_out.P
-    repeats = as_repeats(held_out.weight)
-    if repeats is not None:
-        Y, P = Y[repeats], P[repeats]
+    Y, P = _repeated(held_out)
     for metric in get_args(Metric):
         threshold = observed.best_threshold(Y, P, metric, settings.threshold_kind(metric))
         made.thresholds[metric] = threshold
@@ -43,6 +41,24 @@ def judge(held_out: HeldOut | None, settings: Settings) -> Judgement:
     made.scores["calibration_error"] = observed.calibration_error(Y, P)
     made.calibration = conformal.calibrate(Y, P)
     return made
+
+
+def held_out_score(held_out: HeldOut, settings: Settings, score: str) -> float:
+    """One of the scores of `judge` alone: a metric at its best threshold, or "log_loss"."""
+    Y, P = _repeated(held_out)
+    if score == "log_loss":
+        return observed.log_loss(Y, P)
+    metric = cast("Metric", score)
+    threshold = observed.best_threshold(Y, P, metric, settings.threshold_kind(metric))
+    return observed.decision_score(Y, P, metric, threshold)
+
+
+def _repeated(held_out: HeldOut) -> tuple[Matrix, NDArray[np.float64]]:
+    """Labels and probabilities, a row of weight 2 twice."""
+    repeats = as_repeats(held_out.weight)
+    if repeats is None:
+        return held_out.Y, held_out.P
+    return held_out.Y[repeats], held_out.P[repeats]
 
 
 def _rules(held_out: HeldOut, settings: Settings) -> dict[str, str]:

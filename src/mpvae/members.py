@@ -60,6 +60,7 @@ def fit_members(
     seed: int,
     device: str,
     on_epoch: Callable[[int, EpochRecord], None],
+    on_member: Callable[[HeldOut], None] | None = None,
 ) -> Members:
     """Train every member.
 
@@ -68,6 +69,9 @@ def fit_members(
     ``validation_fraction`` of the rows (none, if that is less than one row).
 
     An interrupt (Ctrl-C) ends the training; members finished or begun by then are kept.
+
+    ``on_epoch`` is told of every epoch, ``on_member`` after every member but for an
+    interrupted one, with what the members so far say about rows they have not seen.
     """
     networks: list[MPVAE] = []
     loadings: list[Tensor] = []
@@ -107,11 +111,9 @@ def fit_members(
         interrupted = trained.interrupted
         if interrupted:
             break
-    if validation is None:
-        held_out = _all_rows(judged)
-    else:
-        P = np.mean([part.P for part in judged], axis=0)
-        held_out = _held_out(networks, validation, P)
+        if on_member is not None and judged:
+            on_member(_together(judged, validation, []))
+    held_out = _together(judged, validation, networks) if judged else None
     return Members(networks, loadings, by_features, history, held_out, interrupted)
 
 
@@ -177,10 +179,10 @@ def _held_out(networks: list[MPVAE], rows: Rows, P: NDArray[np.float64]) -> Held
     return HeldOut(rows.Y, P, rows.weight, answers, answered)
 
 
-def _all_rows(judged: list[HeldOut]) -> HeldOut | None:
-    """Members judged on a fold each: the folds one after the other."""
-    if not judged:
-        return None
+def _together(judged: list[HeldOut], validation: Rows | None, networks: list[MPVAE]) -> HeldOut:
+    """Members judged on a fold each, one after the other; or on the same rows, their mean."""
+    if validation is not None:
+        return _held_out(networks, validation, np.mean([part.P for part in judged], axis=0))
     labels = [part.Y for part in judged]
     return HeldOut(
         sp.vstack(labels, format="csr") if sp.issparse(labels[0]) else np.vstack(labels),

@@ -59,10 +59,10 @@ def write_model(folder: str | Path, description: dict[str, Any], tensors: Tensor
         for role, (content, suffix) in contents.items():
             digest = hashlib.sha256(content).hexdigest()
             name = f"{role}-{digest[:12]}{suffix}"
-            _write_atomically(folder / name, content)
+            write_atomically(folder / name, content)
             files[role] = {"name": name, "bytes": len(content), "sha256": digest}
         manifest = {"format": "mpvae", "schema": SCHEMA, "files": files}
-        _write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+        write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL
         reason = getattr(error, "strerror", None) or error
         raise ModelFileError(f"cannot write the model to {folder}: {reason}") from error
@@ -154,7 +154,8 @@ def _finite_number(text: str) -> float:
     return value
 
 
-def _write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".mpvae-", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as stream:

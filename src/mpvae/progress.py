@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
+from typing import Self
 
 from rich.console import Console
 from rich.progress import (
@@ -14,8 +15,8 @@ from rich.progress import (
 )
 
 
-class FitProgress:
-    """Bar over the epochs of all members, with the loss and the validation score.
+class _Live:
+    """Bar with scores behind it, shown inside a ``with`` block.
 
     Parameters
     ----------
@@ -27,7 +28,7 @@ class FitProgress:
         self._bar = _bar(enabled, TextColumn("{task.fields[scores]}"))
         self._task = self._bar.add_task("fit", total=1, scores="")
 
-    def __enter__(self) -> "FitProgress":
+    def __enter__(self) -> Self:
         self._bar.start()
         return self
 
@@ -38,6 +39,10 @@ class FitProgress:
         trace: TracebackType | None,
     ) -> None:
         self._bar.stop()
+
+
+class FitProgress(_Live):
+    """Bar over the epochs of all members, with the loss and the validation score."""
 
     def update(
         self, *, member: int, n_members: int, epoch: int, max_epochs: int, scores: str
@@ -50,6 +55,14 @@ class FitProgress:
             completed=member * max_epochs + epoch,
             scores=scores,
         )
+
+
+class TuneProgress(_Live):
+    """Bar over a search: the trial at work, the best so far, the time left."""
+
+    def update(self, *, doing: str, done: float, scores: str) -> None:
+        """Show what is being done, and which share of time or trials is over."""
+        self._bar.update(self._task, description=doing, completed=min(done, 1.0), scores=scores)
 
 
 @contextmanager

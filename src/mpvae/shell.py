@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, ParamSpec
+from typing import Annotated, Literal, ParamSpec
 
 import numpy as np
 import typer
@@ -35,6 +35,23 @@ OutOption = Annotated[
     Path | None,
     typer.Option("--out", "-o", help="CSV, Parquet or JSON file; without it CSV is printed."),
 ]
+LabelsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--labels",
+        "-l",
+        help="Label columns: names or patterns ('species_*,other'), or a count "
+        "(14: the last 14 columns, -14: the first). Not needed where the file marks them.",
+    ),
+]
+ExcludeOption = Annotated[
+    list[str] | None,
+    typer.Option("--exclude", "-x", help="Feature columns to leave out, such as ids."),
+]
+MissingOption = Annotated[
+    bool, typer.Option("--allow-missing-labels", help="Empty label cells mean: not observed.")
+]
+BaseName = Literal["auto", "kernel", "forest", "none"]
 RowsOption = Annotated[
     str, typer.Option("--rows", help="auto, all, or a split of the file: train, val, test.")
 ]

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from mpvae.errors import ConfigError
 from mpvae.estimator import MPVAEClassifier
+from mpvae.tuning import Tuned
 
 out = Console(highlight=False, soft_wrap=True, emoji=False)
 err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
@@ -64,6 +65,29 @@ def print_held_out(model: MPVAEClassifier) -> None:
     print_scores(model.validation_scores_, "on rows held out of training")
     if model.validation_scores_:
         out.print("Thresholds were chosen on the same rows: evaluate on others to be sure.\n")
+
+
+def print_tuned(tuned: Tuned) -> None:
+    """Print default and best side by side: the score, then the settings that differ."""
+    table = Table("on rows held out of training", "default", "best found")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    scores = tuned.default.score, tuned.best.score
+    table.add_row(title(tuned.metric), *(f"{score:.4f}" for score in scores), end_section=True)
+    for name, pair in tuned.changed.items():
+        table.add_row(name, *(plain(shown(value)) for value in pair))
+    out.print(table)
+    if tuned.changed:
+        out.print("The best of many trials is partly luck: evaluate on other rows to be sure.")
+    else:
+        out.print("Nothing better than the default was found.")
+
+
+def shown(value: object) -> str:
+    """Value of a setting as one writes it: layer widths as 512,256."""
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return "none" if value is None else str(value)
 
 
 def print_pairs(model: MPVAEClassifier, n: int) -> None:
