@@ -46,7 +46,8 @@ from mpvae.terminal import (
     print_tuned,
     title,
 )
-from mpvae.tuning import Score, tune
+from mpvae.tuned import BEST, Score
+from mpvae.tuning import tune
 
 EXPERIMENTS = Path(__file__).parents[2] / "benchmarks" / "paper.py"
 
@@ -290,7 +291,7 @@ def tune_table(
         signal.signal(signal.SIGINT, before)
     took = time.perf_counter() - start
     states = tuned.trials["state"].value_counts().to_dict()
-    best = folder / "best.toml"
+    best = folder / BEST
     if as_json:
         summary = {
             "folder": str(folder),

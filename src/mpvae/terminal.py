@@ -11,7 +11,7 @@ from rich.table import Table
 
 from mpvae.errors import ConfigError
 from mpvae.estimator import MPVAEClassifier
-from mpvae.tuning import Tuned
+from mpvae.tuned import Tuned
 
 out = Console(highlight=False, soft_wrap=True, emoji=False)
 err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)

@@ -16,37 +16,35 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import pandas as pd
 import scipy.sparse as sp
 
-from mpvae.config import DataShape, Metric, Settings, setting_docs
+from mpvae.config import DataShape, Settings, setting_docs
 from mpvae.errors import ConfigError, DataError, MPVAEError
 from mpvae.estimator import MPVAEClassifier
 from mpvae.evidence import auto_asks
 from mpvae.features import row_keys
+from mpvae.journal import open_journal
 from mpvae.judging import held_out_score
 from mpvae.loop import EpochRecord, device_named
 from mpvae.members import HeldOut, fit_members, recalibrate
-from mpvae.model_file import write_atomically
 from mpvae.progress import TuneProgress
 from mpvae.rows import Rows
 from mpvae.space import Choice, Knob, Space, search_space
 from mpvae.training import threads_that_pay
+from mpvae.tuned import Score, TrialResult, Tuned
 from mpvae.version import __version__
 
 if TYPE_CHECKING:
     from optuna.study import Study
     from optuna.trial import FrozenTrial, Trial
 
-Score = Literal[Metric, "log_loss"]
 State: TypeAlias = Literal["complete", "pruned", "failed", "stopped"]
 
-JOURNAL, BEST, TRIALS = "journal.jsonl", "best.toml", "trials.csv"
-MAX_JOURNAL_BYTES = 64 * 1024**2
 _STUDY = "mpvae"
 _ASKED = {
     "data": "other data (table, labels or rows)",
@@ -57,68 +55,6 @@ _ASKED = {
 }
 _RANDOM_TRIALS = 8  # before the sampler begins to learn from what it has seen
 _UNPRUNED_TRIALS = 4  # complete ones, before any is ended early
-
-
-@dataclass(frozen=True, slots=True)
-class TrialResult:
-    """Settings that were tried, and their score on rows held out of training."""
-
-    number: int
-    score: float
-    settings: Settings
-    base: Any
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Tuned:
-    """What a search has found.
-
-    The score of the best of many trials is optimistic: part of it is luck on these rows.
-    """
-
-    metric: Score
-    default: TrialResult
-    best: TrialResult
-    trials: pd.DataFrame  # one row per trial that has ended
-    parameters: dict[str, Any]  # of `MPVAEClassifier`: the best settings, all of them
-    interrupted: bool = False
-
-    @property
-    def changed(self) -> dict[str, tuple[Any, Any]]:
-        """Settings in which the best differs from the default: (default, best) by name."""
-        pairs = zip(_described(self.default), _described(self.best), strict=True)
-        return {name: (a, b) for (name, a), (_, b) in pairs if a != b}
-
-    def estimator(self) -> MPVAEClassifier:
-        """Classifier with the best settings, to be fitted."""
-        return MPVAEClassifier(**self.parameters)
-
-    def to_toml(self) -> str:
-        """The best settings as a file for ``mpvae fit --config``."""
-        lines = [
-            f"# Best of {len(self.trials)} trials (number {self.best.number}) "
-            f"by {self.metric} on rows held out of training:",
-            f"# {self.best.score:.4f}; the default has {self.default.score:.4f}.",
-            "# The score of the best of many trials is optimistic.",
-        ]
-        changed = self.changed
-        values = dict(_described(self.best))
-        same = values.keys() - changed
-        parts = {"found by the search": changed, "as by default, or as fixed": same}
-        for heading, names in parts.items():
-            lines += ["", f"# {heading}:"] if names else []
-            for name, value in values.items():
-                text = _toml(value) if name in names else ""
-                was = f"  # default {_toml(changed[name][0])}" if name in changed else ""
-                lines += [f"{name} = {text}{was}"] if text else []
-        return "\n".join(lines) + "\n"
-
-    def save(self, folder: str | Path) -> None:
-        """Write best.toml and trials.csv into a folder, each whole or not at all."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / BEST, self.to_toml().encode())
-        write_atomically(folder / TRIALS, self.trials.to_csv(index=False).encode())
 
 
 def tune(
@@ -186,7 +122,7 @@ def _check(
         raise ConfigError(f"minutes must be above 0, got {minutes}")
     if trials is not None and trials < 1:
         raise ConfigError(f"trials must be at least 1, got {trials}")
-    if not 0 <= seed < 2**32:
+    if int(seed) != seed or not 0 <= seed < 2**32:
         raise ConfigError(f"seed must be a whole number from 0 to 2**32 - 1, got {seed!r}")
     known = set(MPVAEClassifier().get_params()) - {"metric", "random_state", "verbose"}
     unknown = [name for name in fixed if name not in known]
@@ -199,7 +135,7 @@ def _check(
 
 @dataclass(eq=False)
 class _Task:
-    """Data and question of a search; trains one trial at a time."""
+    """Data and question of a search."""
 
     X: Any
     y: Any
@@ -303,30 +239,32 @@ class _Search:
     folder: str | Path | None
     show: bool
     found: Tuned | None = None
+    n_ended: int = 0  # trials that count
     start: float = field(default_factory=time.monotonic)
 
     def run(self) -> Tuned:
         self._want_default()
-        self.found = _tuned(self.study, self.task)
+        self._look()
         interrupted = False
         try:
             with TuneProgress(self.show) as progress:
                 while self.found is None or self._share_done() < 1:
                     self._one_trial(progress)
-                    self.found = _tuned(self.study, self.task)
-                    self._save()
+                    self._look()
         except KeyboardInterrupt:
-            if self.found is None:
-                raise
+            self._look()
             interrupted = True
-        found = _tuned(self.study, self.task, interrupted)
-        assert found is not None
-        if self.folder is not None:
-            found.save(self.folder)
-        return found
+        if self.found is None:
+            raise KeyboardInterrupt("the search was interrupted before the default was done")
+        return replace(self.found, interrupted=interrupted)
 
-    def _save(self) -> None:
-        if self.folder is not None and self.found is not None:
+    def _look(self) -> None:
+        """See what has been found so far, and write it down."""
+        self.found = _tuned(self.study, self.task)
+        if self.found is None:
+            return
+        self.n_ended = int((self.found.trials["state"] != "stopped").sum())
+        if self.folder is not None:
             self.found.save(self.folder)
 
     def _want_default(self) -> None:
@@ -341,8 +279,8 @@ class _Search:
         shares = [0.0]
         if self.minutes is not None:
             shares.append((time.monotonic() - self.start) / (60 * self.minutes))
-        if self.trials is not None and self.found is not None:
-            shares.append((self.found.trials["state"] != "stopped").sum() / self.trials)
+        if self.trials is not None:
+            shares.append(self.n_ended / self.trials)
         return max(shares)
 
     def _one_trial(self, progress: TuneProgress) -> None:
@@ -453,10 +391,11 @@ def _state(trial: "FrozenTrial") -> State | None:
     return states.get(trial.state.name)
 
 
-def _tuned(study: "Study", task: _Task, interrupted: bool = False) -> Tuned | None:
+def _tuned(study: "Study", task: _Task) -> Tuned | None:
     """Best and default of the finished trials; None before the default is."""
-    done = [_result(t, task) for t in study.trials if _state(t) == "complete"]
-    defaults = {t.number for t in study.trials if "default" in t.user_attrs}
+    trials = study.trials
+    done = [_result(t, task) for t in trials if _state(t) == "complete"]
+    defaults = {t.number for t in trials if "default" in t.user_attrs}
     default = next((result for result in done if result.number in defaults), None)
     if default is None:
         return None
@@ -464,9 +403,8 @@ def _tuned(study: "Study", task: _Task, interrupted: bool = False) -> Tuned | No
     better = [result for result in done if sign * result.score > sign * default.score]
     best = max(better, key=lambda result: sign * result.score, default=default)
     values = asdict(best.settings) | {"base": best.base}
-    rows = [_row(t, task) for t in study.trials if _state(t) is not None]
-    parameters = task.parameters(values)
-    return Tuned(task.metric, default, best, pd.DataFrame(rows), parameters, interrupted)
+    rows = [_row(t, task) for t in trials if _state(t) is not None]
+    return Tuned(task.metric, default, best, pd.DataFrame(rows), task.parameters(values))
 
 
 def _result(trial: "FrozenTrial", task: _Task) -> TrialResult:
@@ -508,43 +446,24 @@ def _cell(value: Any) -> Any:
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
 
 
-def _described(result: TrialResult) -> list[tuple[str, Any]]:
-    return [("base", result.base), *asdict(result.settings).items()]
-
-
-def _toml(value: Any) -> str:
-    """Value as TOML has it; "" for what no file can hold, as a classifier."""
-    if value is None:
-        return '"none"'
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return json.dumps(value)
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, list | tuple):
-        parts = [_toml(part) for part in value]
-        return f"[{', '.join(parts)}]" if all(parts) else ""
-    return ""
-
-
-# ---------------------------------------------------------------- where it is kept
+# ---------------------------------------------------------------- Optuna
 
 
 def _open_study(folder: str | Path | None, task: _Task) -> "Study":
     """New search, or the one in the folder, if it asks the same of the same data."""
-    from optuna import create_study
+    from optuna import create_study, get_all_study_names, load_study
     from optuna.pruners import MedianPruner
     from optuna.samplers import TPESampler
+    from optuna.study import StudyDirection
 
-    storage = None if folder is None else _journal(Path(folder))
-    study = create_study(
-        study_name=_STUDY,
-        storage=storage,
-        direction="minimize" if task.metric == "log_loss" else "maximize",
-        pruner=MedianPruner(n_startup_trials=_UNPRUNED_TRIALS),
-        load_if_exists=True,
-    )
+    storage = None if folder is None else open_journal(Path(folder))
+    if storage is not None and _STUDY in get_all_study_names(storage):
+        study = load_study(study_name=_STUDY, storage=storage)
+    else:
+        least = task.metric == "log_loss"
+        direction = StudyDirection.MINIMIZE if least else StudyDirection.MAXIMIZE
+        study = create_study(study_name=_STUDY, storage=storage, direction=direction)
+    study.pruner = MedianPruner(n_startup_trials=_UNPRUNED_TRIALS)
     asked = task.question()
     before = study.user_attrs.get("question")
     if before is None and not study.trials:
@@ -561,43 +480,6 @@ def _open_study(folder: str | Path | None, task: _Task) -> "Study":
         n_startup_trials=_RANDOM_TRIALS, seed=(task.seed + len(study.trials)) % 2**32
     )
     return study
-
-
-def _journal(folder: Path) -> Any:
-    """Optuna's storage in a folder; a line that was cut short, as by a crash, is dropped."""
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
-
-    path = folder / JOURNAL
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"{folder} is a file; give a folder for the search")
-    if folder.is_dir() and not path.exists() and any(folder.iterdir()):
-        raise ConfigError(f"{folder} holds other files; give a new or empty folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    size = path.stat().st_size if path.exists() else 0
-    if size > MAX_JOURNAL_BYTES:
-        raise ConfigError(
-            f"{path} has {size} bytes, more than the limit of {MAX_JOURNAL_BYTES}; "
-            "give another folder"
-        )
-    lock = JournalFileOpenLock(str(path))
-    lock.acquire()
-    try:
-        _drop_torn_line(path)
-    finally:
-        lock.release()
-    try:
-        return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
-    except (ValueError, KeyError, TypeError, AttributeError, AssertionError) as error:
-        raise ConfigError(f"{path} is damaged; give another folder") from error
-
-
-def _drop_torn_line(path: Path) -> None:
-    content = path.read_bytes() if path.exists() else b""
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        with path.open("r+b") as stream:
-            stream.truncate(whole)
 
 
 @contextmanager
