@@ -1,4 +1,4 @@
-"""docs/peers.md, written from the cells; only its words are typed by hand."""
+"""docs/peers.md, written from the cells; only its words and bars are typed by hand."""
 
 import math
 import statistics
@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from scipy.stats import rankdata
 
+from harness import peers_words as words
 from harness import summary as summaries
 from harness.cells import MAX_GB
 from harness.datasets import EVERY, ROOT
@@ -33,79 +34,6 @@ BARS = {  # (data, method) -> example-F1, micro-F1, macro-F1, Hamming accuracy t
     ("bibtex", "mpvae"): (0.46, 0.49, 0.39, 0.9876),
     ("delicious", "mpvae"): (0.38, 0.40, 0.19, 0.9824),
 }
-
-INTRODUCTION = """
-Is `MPVAEClassifier()`, with no setting touched, ahead of what one would pick instead? This page
-is written by `mpvae benchmark page` from the JSON files in `benchmarks/results/paper/peers`;
-`mpvae benchmark peers` makes those.
-"""
-
-HOW = """
-{tables} tables, {seeds} seeds, mean ± standard deviation over seeds; where fewer have run,
-their number stands in brackets. Where the test rows are given (*official* below) they stay the
-test rows, and the spread is that of the fit alone; elsewhere each seed has its own split,
-80/10/10, stratified by labels, and the spread includes the choice of test rows. A method
-without randomness runs once on official rows. One protocol for all:
-
-1. A method is fitted on all learning rows, training and validation rows together.
-
-2. Thresholds come from learning rows the fit did not see. MPVAE brings its own, from rows its
-members were not trained on. A rival is fitted again without each of 3 stratified folds (beyond
-{few:,} learning rows: without the first of 5 folds alone) and its thresholds are fitted to what
-it says about the rows left out, by the code that fits MPVAE's and of the same kinds: the best
-of all values, one per label for macro-F1.
-
-3. Scores are of the test rows, which nothing else has seen. MPVAE's labels are those of
-`predict(X, metric=...)`, what a user gets: by threshold, or, for example-F1 and subset
-accuracy, by the joint distribution where that did better on held-out rows.
-
-There is no search: one setting for each method on all tables. A cell may take {hours} hours on
-one core, the fits for thresholds included, and {gb} GB.
-"""
-
-SETTINGS = """
-- **MPVAE (default)**: `MPVAEClassifier()`, networks that start from a kernel machine and a
-  forest. **MPVAE alone**: `base=None`, the networks by themselves. **MPVAE fast**, **MPVAE
-  best**: the presets of these names, in a table of their own.
-- **random forest**, **extra trees**: scikit-learn's, 300 trees. Half a vote for each label's
-  frequency joins the trees, (300 p + ½ prior) / 300.5: where all trees agree a forest is
-  certain, and a single error would ruin its log-loss. Trees of pure leaves do not fit into
-  memory where rows times labels are many: the forest has `min_samples_leaf=5` on delicious,
-  extra trees have 8 on delicious and disdat_nz_plants.
-- **calibrated RBF SVM**: one machine a label, C = 1, gamma "scale", a sigmoid fitted to
-  out-of-fold scores; beyond 400,000 rows times labels or 10,000 rows a Nystroem map of 500
-  landmarks with logistic regression. **forest and SVM, averaged**: the mean of both
-  probabilities.
-- **logistic one-vs-rest**, **classifier chain** (random order): C = 1. **MLP**: scikit-learn's,
-  512 and 256 units, about 2,000 steps of 200 rows. **boosting**: XGBoost, 100 trees of depth 6
-  a label, learning rate 0.1. Trees see features as they are; the others of this list see them
-  standardised, or, where sparse, divided by their largest value.
-- The paper's six rivals, at their defaults, on {paper}.
-
-Log-loss takes rivals' probabilities no nearer to 0 or 1 than {certain:g}; MPVAE's are left as
-they are. Not every rival's scores are meant as probabilities (MLARAM, SLEEC, C2AE).
-"""
-
-RANK = """
-Rank 1 is best, equal scores share a rank; over the methods that have a score on every table.
-"""
-
-FIRST = """
-Each of the two against all rivals that ran on the table, not against each other. *Within one
-standard error*: behind the best rival by no more than sqrt(sd_a²/n_a + sd_b²/n_b), over the n
-seeds of either; a method that ran once counts with sd 0. Where each seed has its own split,
-both methods saw the same rows, which this error does not know: it is too large there.
-"""
-
-PRESET = """
-Mean difference from the default over the tables where both ran (log-loss: lower is better), and
-the scores themselves.
-"""
-
-TIME = """
-CPU seconds of the one fit on all learning rows (without a rival's fits for thresholds), divided
-by those of the random forest on the same rows, on one core.
-"""
 
 Table = dict[tuple[str, str], Summary]
 
@@ -175,7 +103,7 @@ def mean_ranks(
 def _lines(table: Table) -> Iterator[str]:
     yield "# Beside what one would pick instead"
     yield ""
-    yield from paragraph(INTRODUCTION)
+    yield from paragraph(words.INTRODUCTION)
     yield from _first(table)
     yield from _ranks(table)
     yield from _losses(table)
@@ -199,7 +127,7 @@ def _lines(table: Table) -> Iterator[str]:
 def _first(table: Table) -> Iterator[str]:
     yield "## How often first"
     yield ""
-    yield from paragraph(FIRST)
+    yield from paragraph(words.FIRST)
     heads = [
         f"{PEERS[m].title}: {what}" for m in OURS for what in ("first", "within one error")
     ]
@@ -232,7 +160,7 @@ def _ranks(table: Table) -> Iterator[str]:
         yield "Not run."
         yield ""
         return
-    yield from paragraph(RANK)
+    yield from paragraph(words.RANK)
     yield from _header(["", *METRICS.values(), "mean"])
     ranks = {metric: mean_ranks(table, metric, methods, data) for metric in METRICS}
     in_all = {m: statistics.mean(ranks[metric][m] for metric in METRICS) for m in methods}
@@ -324,7 +252,7 @@ def _reasons(table: Table) -> Iterator[str]:
 def _presets(table: Table) -> Iterator[str]:
     yield "## The presets fast and best"
     yield ""
-    yield from paragraph(PRESET)
+    yield from paragraph(words.PRESET)
     yield from _header(["", *METRICS.values(), "tables"])
     for method in PRESETS:
         data = [d for d in DATA if table[d, method].runs and table[d, "mpvae"].runs]
@@ -352,7 +280,7 @@ def _presets(table: Table) -> Iterator[str]:
 def _times(table: Table) -> Iterator[str]:
     yield "## Time to fit"
     yield ""
-    yield from paragraph(TIME)
+    yield from paragraph(words.TIME)
     yield from _header(["", "forest, seconds", *(PEERS[m].title for m in TIMED)])
     ratios: dict[str, list[float]] = {m: [] for m in TIMED}
     for data in DATA:
@@ -381,7 +309,7 @@ def _how(table: Table) -> Iterator[str]:
         "hours": MAX_SECONDS // 3600,
         "gb": f"{MAX_GB:.0f}",
     }
-    yield from paragraph(HOW.format(**bounds))
+    yield from paragraph(words.HOW.format(**bounds))
     yield from _header(["", "learning rows", "test rows", "features", "labels", "split"])
     for data in DATA:
         shapes = [run["shape"] for m in PEERS for run in table[data, m].runs]
@@ -389,7 +317,7 @@ def _how(table: Table) -> Iterator[str]:
         counts = [f"{shapes[0][key]:,}" for key in keys] if shapes else ["not run"] * 4
         yield _row([data, *counts, "official" if EVERY[data].official else "one a seed"])
     yield ""
-    yield from paragraph(SETTINGS.format(paper=", ".join(PAPER_DATA), certain=CERTAIN))
+    yield from paragraph(words.SETTINGS.format(paper=", ".join(PAPER_DATA), certain=CERTAIN))
 
 
 # ---------------------------------------------------------------- cells of a table
