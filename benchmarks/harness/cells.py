@@ -39,7 +39,7 @@ _PACKAGES = ("mpvae", "torch", "numpy", "scipy", "scikit-learn", "numba", "xgboo
 class Cell:
     """What identifies a run; settings follow from it and from the search results."""
 
-    experiment: str  # search, tables, noise, ablation, covariance
+    experiment: str  # search, tables, noise, ablation, covariance, peers
     data: str
     method: str
     seed: int = 0
@@ -82,6 +82,13 @@ def scores(
     return {
         "scores": {"validation": validation, "best_on_test": test, "half": half},
         "on_validation_rows": judged,
+        **ranking(Y, P),
+    }
+
+
+def ranking(Y: np.ndarray, P: np.ndarray) -> dict[str, Any]:
+    """Every metric of the probabilities themselves."""
+    return {
         "ranking": {
             name: _number(metric(Y, P))
             for name, metric in SCORE_METRICS.items()

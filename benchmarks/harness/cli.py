@@ -2,10 +2,12 @@
 
     python benchmarks/paper.py table1 --quick      one seed, yeast and scene, all methods
     python benchmarks/paper.py all                 everything; resumes where it stopped
-    python benchmarks/paper.py page                docs/reproduction.md from the results
+    python benchmarks/paper.py peers               the default beside peers, on 18 tables
+    python benchmarks/paper.py page                docs/reproduction.md and docs/peers.md
 
 Experiments: table1, table2, figure_pk (the same cells), figure_noise, figure_cov, ablation,
-explain (why a rival differs from its published number).
+explain (why a rival differs from its published number); `all` is these. peers has its own
+tables, methods and protocol, see docs/peers.md.
 Data sets are the .npz files in $MPVAE_DATA or ../shared/data; yeast falls back to river's.
 """
 
@@ -18,11 +20,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from harness import experiments, page, runner
+from harness import experiments, page, peers, peers_page, runner
 from harness.cells import RESULTS, Cell
-from harness.datasets import SOURCES
+from harness.datasets import EVERY, SOURCES
 from harness.experiments import FIGURE_SEEDS, SEEDS
-from harness.methods import METHODS
+from harness.methods import METHODS, PEERS
 from harness.summary import METRICS, published, summary
 
 QUICK = RESULTS.with_name("quick")
@@ -37,15 +39,24 @@ EXPERIMENTS = (*TABLES, "figure_noise", "figure_cov", "ablation", "explain")
 def main() -> None:
     args = _arguments()
     if args.experiment == "page":
-        print(f"wrote {page.write(args.results)}")
+        print(f"wrote {page.write(args.results)} and {peers_page.write(args.results)}")
         return
     wanted = EXPERIMENTS if args.experiment == "all" else (args.experiment,)
     cells = list(dict.fromkeys(c for name in wanted for c in _cells(name, args)))
     cells.sort(key=lambda cell: cell.seed)  # a whole table early, its spread later
     if args.fresh:
         shutil.rmtree(args.results, ignore_errors=True)
+    how = (
+        {
+            "run": peers.run,
+            "known": peers.without_running,
+            "max_seconds": peers.MAX_SECONDS,
+        }
+        if args.experiment == "peers"
+        else {}
+    )
     try:
-        runner.run_all(cells, args.results, workers=args.workers, retry=args.retry)
+        runner.run_all(cells, args.results, workers=args.workers, retry=args.retry, **how)
     except KeyboardInterrupt:
         sys.exit("stopped; what is done is kept, and the same command goes on from there")
     for name in wanted:
@@ -55,6 +66,8 @@ def main() -> None:
 def _cells(name: str, args: argparse.Namespace) -> list[Cell]:
     if args.quick:
         return experiments.quick_cells(args.data, args.methods)
+    if name == "peers":
+        return peers.cells(args.data or peers.DATA, args.methods, args.seeds)
     if name in TABLES:
         data = experiments.PK_DATA if name == "figure_pk" and not args.data else args.data
         return experiments.table_cells(data or SOURCES, args.methods, args.seeds)
@@ -73,6 +86,9 @@ def _cells(name: str, args: argparse.Namespace) -> list[Cell]:
 
 def _show(name: str, args: argparse.Namespace) -> None:
     console = Console()
+    if name == "peers":
+        _show_peers(console, args)
+        return
     if name not in TABLES or name == "figure_pk":
         console.print(f"{name}: done; `python benchmarks/paper.py page` draws it")
         return
@@ -102,15 +118,34 @@ def _show(name: str, args: argparse.Namespace) -> None:
     console.print(f"Thresholds from validation rows; {seeds}; fit in seconds of one core.")
 
 
+def _show_peers(console: Console, args: argparse.Namespace) -> None:
+    for data in args.data or peers.DATA:
+        table = Table(title=data, box=box.SIMPLE, title_justify="left", pad_edge=False)
+        table.add_column("method", no_wrap=True)
+        for title in (*peers_page.METRICS.values(), "fit (s)"):
+            narrow = title.replace("-", "-\n").replace(" ", "\n")
+            table.add_column(narrow, justify="right", no_wrap=True)
+        for method in args.methods:
+            found = summary(args.results, "peers", data, method, seeds=args.seeds)
+            shown = [found.text(metric, peers.PROTOCOL) for metric in peers_page.METRICS]
+            seconds = found.seconds()
+            last = f"{seconds:.1f}" if seconds is not None else found.reason or ""
+            if peers.runs_on(method, data):
+                table.add_row(PEERS[method].title, *shown, last)
+        console.print(table)
+    console.print("`python benchmarks/paper.py page` writes docs/peers.md from the results")
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("experiment", choices=[*EXPERIMENTS, "all", "page"])
+    parser.add_argument("experiment", choices=[*EXPERIMENTS, "all", "peers", "page"])
     parser.add_argument("--quick", action="store_true", help="one seed, yeast and scene")
-    parser.add_argument("--data", nargs="+", choices=SOURCES, metavar="NAME", help="only these")
+    parser.add_argument("--data", nargs="+", choices=EVERY, metavar="NAME", help="only these")
+    every = METHODS | PEERS
     parser.add_argument(
-        "--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="NAME"
+        "--methods", nargs="+", choices=every, metavar="NAME", help="only these"
     )
     parser.add_argument(
         "--seeds",
@@ -122,6 +157,18 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--fresh", action="store_true", help="forget earlier results first")
     parser.add_argument("--results", type=Path, help="folder of the cells' JSON files")
     args = parser.parse_args()
+    of_peers = args.experiment == "peers"
+    for option, known in (
+        ("data", peers.DATA if of_peers else SOURCES),
+        ("methods", PEERS if of_peers else METHODS),
+    ):
+        unknown = [name for name in getattr(args, option) or () if name not in known]
+        if unknown:
+            parser.error(
+                f"{args.experiment} has no {unknown[0]} in its {option}; "
+                f"known: {', '.join(known)}"
+            )
+    args.methods = args.methods or list(PEERS if of_peers else METHODS)
     if args.quick:
         if args.experiment not in ("table1", "table2"):
             parser.error("--quick goes with table1 or table2")

@@ -3,7 +3,7 @@
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ from sklearn.manifold import TSNE
 
 from harness import datasets
 from harness.cells import RESULTS, Cell, Stopwatch, peak_gb, provenance, scores
-from harness.datasets import SOURCES
-from harness.methods import METHODS, fit, probabilities
+from harness.datasets import EVERY
+from harness.methods import METHODS, Method, fit, probabilities
 from mpvae.associations import as_correlation
 
 SEEDS = (0, 1, 2)
@@ -183,19 +183,19 @@ def without_running(cell: Cell, results: Path) -> dict[str, Any] | None:
         When another cell has to come first.
     """
     if cell.experiment == "search" and cell.variant != "0":
-        first = _need(Cell("search", cell.data, cell.method, 0, "0"), results)
+        first = need(Cell("search", cell.data, cell.method, 0, "0"), results)
         if "reason" in first:
-            return _same_reason(first, "not tried: ")
+            return same_reason(first, "not tried: ")
         if first["cpu_seconds"] > SEARCH_BELOW:
             took = first["cpu_seconds"]
             return {"reason": f"not tried: the first setting took {took:.0f} s"}
     if cell.experiment == "ablation" and cell.variant == "default":
-        found = _need(Cell("tables", cell.data, cell.method, cell.seed), results)
+        found = need(Cell("tables", cell.data, cell.method, cell.seed), results)
         return {k: v for k, v in found.items() if k not in Cell.__dataclass_fields__}
     if cell.experiment == "tables":
         option = chosen_option(cell.data, cell.method, results)
         if option is not None and cell.seed == 0:
-            found = _need(Cell("search", cell.data, cell.method, 0, str(option)), results)
+            found = need(Cell("search", cell.data, cell.method, 0, str(option)), results)
             return {k: v for k, v in found.items() if k not in Cell.__dataclass_fields__}
     leader = None
     if cell.experiment == "noise":
@@ -203,13 +203,13 @@ def without_running(cell: Cell, results: Path) -> dict[str, Any] | None:
     elif cell.experiment in ("tables", "ablation", "covariance") and cell.seed > 0:
         leader = Cell(cell.experiment, cell.data, cell.method, 0, cell.variant)
     if leader is not None:
-        first = _need(leader, results)
+        first = need(leader, results)
         if "reason" in first:
-            return _same_reason(first)
+            return same_reason(first)
     return None
 
 
-def _same_reason(first: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def same_reason(first: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """The reason of another cell; what failed there is to be tried again here too."""
     return {"reason": prefix + first["reason"], "error": first.get("error", False)}
 
@@ -219,7 +219,7 @@ def chosen_option(data: str, method: str, results: Path) -> int | None:
     cells = search_cells(data, method)
     if not cells:
         return None
-    found = [_need(cell, results) for cell in cells]
+    found = [need(cell, results) for cell in cells]
     values = [c["on_validation_rows"]["micro_f1"] if "scores" in c else -1.0 for c in found]
     return int(np.argmax(values))
 
@@ -279,7 +279,7 @@ def _score(cell: Cell, given: dict[str, Any]) -> dict[str, Any]:
     predicting = watch.seconds()
     P_validation = probabilities(model, parts.validation.X)
     return {
-        "parameters": _parameters(model),
+        "parameters": parameters(model),
         "seconds": seconds,
         "cpu_seconds": cpu_seconds,
         "seconds_to_predict": predicting,
@@ -287,7 +287,7 @@ def _score(cell: Cell, given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _parameters(model: Any) -> dict[str, Any]:
+def parameters(model: Any) -> dict[str, Any]:
     """Parameters the estimator was made with, those of its size-dependent settings included."""
     estimator = getattr(model, "estimator", model)
     if not hasattr(estimator, "get_params"):
@@ -358,13 +358,16 @@ def _same_group(likeness: np.ndarray, groups: list[str]) -> dict[str, float]:
     }
 
 
-def seeds_of(data: str, method: str, seeds: Iterable[int]) -> tuple[int, ...]:
+def seeds_of(
+    data: str, method: str, seeds: Iterable[int], methods: Mapping[str, Method] = METHODS
+) -> tuple[int, ...]:
     """A method without randomness runs once on rows that are always the same."""
     seeds = tuple(seeds)
-    return seeds[:1] if SOURCES[data].official and not METHODS[method].random else seeds
+    return seeds[:1] if EVERY[data].official and not methods[method].random else seeds
 
 
-def _need(cell: Cell, results: Path) -> dict[str, Any]:
+def need(cell: Cell, results: Path) -> dict[str, Any]:
+    """What a cell left that another one asks for."""
     content = cell.read(results)
     if content is None:
         raise Waiting(cell)

@@ -8,7 +8,7 @@ a method has it) and thresholds.
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from harness.datasets import Part, Parts, join
 from mpvae import MPVAEClassifier
 from mpvae.baselines import C2AE, DMVP, MLARAM, MLKNN, SLEEC, LaMP
 from mpvae.data import stratified_folds
+from mpvae.observed import prevalence
 
 Settings = Mapping[str, Any]
 NO_SETTINGS: tuple[Settings, ...] = ({},)
@@ -100,6 +101,23 @@ class Plain:
 
     def predict_proba(self, X: Any) -> np.ndarray:
         return np.clip(probabilities(self.estimator, plain(X)), 0, 1)
+
+
+class HalfVote(Plain):
+    """A forest whose trees are joined by half a vote for each label's frequency.
+
+    Where all trees agree a forest is certain, and one row it is wrong about would ruin its
+    log-loss: (T p + 1/2 prior) / (T + 1/2) of T trees never is.
+    """
+
+    def fit(self, X: Any, Y: np.ndarray) -> "HalfVote":
+        self.prior = prevalence(Y, np.ones(len(Y)))  # (L,)
+        super().fit(X, Y)
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        T = self.estimator.n_estimators
+        return (T * super().predict_proba(X) + 0.5 * self.prior) / (T + 0.5)
 
 
 class ConstantOr(ClassifierMixin, BaseEstimator):
@@ -198,6 +216,20 @@ def _forest(kind: Any) -> Callable[[Settings, int, Part], Any]:
     return build
 
 
+def _half_vote(kind: Any, *, most: int, leaf: int) -> Callable[[Settings, int, Part], Any]:
+    """Forest with half a vote more; beyond ``most`` rows x labels, ``leaf`` rows in a leaf.
+
+    A node holds 16 bytes a label, and a tree of pure leaves about as many nodes as rows:
+    75 GB for delicious.
+    """
+
+    def build(settings: Settings, seed: int, rows: Part) -> Any:
+        bounded = {"min_samples_leaf": leaf} if rows.Y.size > most else {}
+        return HalfVote(kind(random_state=seed, n_jobs=1, **bounded, **settings))
+
+    return build
+
+
 def _logistic(settings: Settings, seed: int, rows: Part) -> Any:
     logistic = LogisticRegression(max_iter=300, **settings)
     return Plain(OneVsRestClassifier(ConstantOr(logistic)), scaled=True)
@@ -261,6 +293,10 @@ def _paper_mpvae(settings: Settings, seed: int, rows: Part) -> Any:
         **settings,
     }
     return MPVAEClassifier(preset="paper", random_state=seed, **given)
+
+
+def _no_estimator(settings: Settings, seed: int, rows: Part) -> Any:
+    raise ValueError("the average of two methods has no fit of its own")
 
 
 METHODS = {
@@ -359,3 +395,46 @@ METHODS = {
         ),
     ),
 }
+
+
+PEERS = {
+    "mpvae": METHODS["mpvae"],
+    "mpvae_alone": Method(
+        "MPVAE alone",
+        "ours",
+        _estimator(MPVAEClassifier),
+        grid=({"base": None},),
+        own_thresholds=True,
+    ),
+    "mpvae_fast": Method(
+        "MPVAE fast",
+        "preset",
+        _estimator(MPVAEClassifier),
+        grid=({"preset": "fast"},),
+        own_thresholds=True,
+    ),
+    "mpvae_best": Method(
+        "MPVAE best",
+        "preset",
+        _estimator(MPVAEClassifier),
+        grid=({"preset": "best"},),
+        own_thresholds=True,
+    ),
+    "forest": replace(
+        METHODS["forest"], build=_half_vote(RandomForestClassifier, most=1_000_000, leaf=5)
+    ),
+    "extra_trees": replace(
+        METHODS["extra_trees"], build=_half_vote(ExtraTreesClassifier, most=800_000, leaf=8)
+    ),
+    "svm": METHODS["svm"],
+    "average": Method("forest and SVM, averaged", "peer", _no_estimator),
+    "logistic": METHODS["logistic"],
+    "chain": METHODS["chain"],
+    "mlp": METHODS["mlp"],
+    "boosting": replace(
+        METHODS["boosting"],
+        grid=({"n_estimators": 100, "max_depth": 6, "learning_rate": 0.1},),
+    ),
+    **{name: method for name, method in METHODS.items() if method.kind == "paper"},
+}
+"""Methods of the comparison with peers: the first setting of each grid on every table."""

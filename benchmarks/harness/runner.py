@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -29,8 +30,15 @@ def run_all(
     workers: int,
     retry: bool = False,
     run: Callable[[Cell, Path], None] = experiments.run,
+    known: Callable[[Cell, Path], dict[str, Any] | None] = experiments.without_running,
+    max_seconds: float | None = None,
 ) -> None:
-    """Bring every cell to its file, by ``run`` in a process of its own."""
+    """Bring every cell to its file, by ``run`` in a process of its own.
+
+    ``known`` says what a cell holds without running, or None, or that it has to wait;
+    ``max_seconds`` replaces the bound on the time of a core.
+    """
+    bound = MAX_SECONDS if max_seconds is None else max_seconds
     if retry:
         for cell in cells:
             content = cell.read(results)
@@ -58,9 +66,11 @@ def run_all(
                 for cell in [c for c, job in running.items() if job.ended(results)]:
                     del running[cell]
                     bar.advance(task)
-                while len(running) < workers and (cell := _next(left, results)) is not None:
+                while (
+                    len(running) < workers and (cell := _next(left, results, known)) is not None
+                ):
                     left.remove(cell)
-                    running[cell] = _Job(cell, results, context, run)
+                    running[cell] = _Job(cell, results, context, run, bound)
                 if left and not running:
                     raise RuntimeError(f"{left[0]} waits for a cell that is not to be run")
                 bar.update(
@@ -83,8 +93,9 @@ class _Job:
         results: Path,
         context: multiprocessing.context.BaseContext,
         run: Callable[[Cell, Path], None],
+        max_seconds: float,
     ) -> None:
-        self.cell = cell
+        self.cell, self.max_seconds = cell, max_seconds
         self.started = time.monotonic()
         self.process = context.Process(target=_work, args=(cell, results, run), daemon=True)
         self.process.start()
@@ -93,8 +104,8 @@ class _Job:
         """Whether it has ended, or had to be stopped; then the cell's file is there."""
         reason = None
         if self.process.is_alive():
-            if _core_seconds(self.process.pid, self.started) > MAX_SECONDS:
-                reason = f"more than {MAX_SECONDS // 60} minutes"
+            if _core_seconds(self.process.pid, self.started) > self.max_seconds:
+                reason = f"more than {self.max_seconds // 60:.0f} minutes"
             elif (memory := _memory_gb(self.process.pid)) > MAX_GB:
                 reason = f"more than {MAX_GB:.0f} GB of memory ({memory:.1f} GB)"
             if reason is None:
@@ -112,11 +123,15 @@ class _Job:
         self.process.join()
 
 
-def _next(left: list[Cell], results: Path) -> Cell | None:
+def _next(
+    left: list[Cell],
+    results: Path,
+    known: Callable[[Cell, Path], dict[str, Any] | None],
+) -> Cell | None:
     """First cell that can be run now; those known without running are written on the way."""
     for cell in list(left):
         try:
-            content = experiments.without_running(cell, results)
+            content = known(cell, results)
         except Waiting:
             continue
         if content is None:

@@ -8,9 +8,9 @@ from typing import Any
 
 from harness import datasets
 from harness.cells import Cell
-from harness.datasets import SOURCES
+from harness.datasets import EVERY, SOURCES
 from harness.experiments import SEEDS, seeds_of
-from harness.methods import METHODS
+from harness.methods import METHODS, PEERS
 
 METRICS = {
     "example_f1": "example-F1",
@@ -26,7 +26,7 @@ class Summary:
 
     runs: list[dict[str, Any]]
     reason: str | None  # why there are none
-    lacking: bool  # whether seeds are still to be run
+    lacking: bool  # whether some seeds have no scores
 
     def values(self, metric: str, protocol: str = "validation") -> list[float]:
         return [run["scores"][protocol][metric] for run in self.runs]
@@ -62,13 +62,15 @@ def summary(
 ) -> Summary:
     seeds = tuple(seeds)
     cells = [Cell(experiment, data, method, seed, variant) for seed in seeds]
-    if data in SOURCES and experiment in ("tables", "noise"):
-        cells = [cell for cell in cells if cell.seed in seeds_of(data, method, seeds)]
+    if data in EVERY and experiment in ("tables", "noise", "peers"):
+        methods = PEERS if experiment == "peers" else METHODS
+        kept = seeds_of(data, method, seeds, methods)
+        cells = [cell for cell in cells if cell.seed in kept]
     found = [content for cell in cells if (content := cell.read(results)) is not None]
     runs = [content for content in found if "reason" not in content]
     reasons = [content["reason"] for content in found if "reason" in content]
     reason = reasons[0] if reasons else ("not run" if not runs else None)
-    return Summary(runs, reason, lacking=bool(runs) and len(found) < len(cells))
+    return Summary(runs, reason, lacking=bool(runs) and len(runs) < len(cells))
 
 
 def published(metric: str, data: str, method: str) -> float | None:
