@@ -1,5 +1,6 @@
 """MPVAEClassifier: the multivariate probit VAE as a scikit-learn classifier."""
 
+import warnings
 from pathlib import Path
 from typing import Any, Self, cast, get_args
 
@@ -13,7 +14,7 @@ from mpvae import decisions, inference, labels, members, model_file, observed, s
 from mpvae.answers import JointMetric, best_answers
 from mpvae.config import DataShape, Metric, Objective, Preset, Settings, resolve, setting_docs
 from mpvae.errors import ConfigError, DataError
-from mpvae.features import Matrix, fit_features, with_quantiles
+from mpvae.features import Matrix, fit_features, listed, with_quantiles
 from mpvae.judging import judge
 from mpvae.loop import EpochRecord, device_named
 from mpvae.merging import merge_equal_rows
@@ -251,6 +252,7 @@ class MPVAEClassifier(JointQuestions):
         X, Y, weight = merge_equal_rows(X, Y, weight)
         if not observed.has_observed(Y):
             raise DataError("y holds no observed label, NaN alone; nothing can be learnt")
+        self._warn_of_unseen(Y)
         if not self.multilabel_ and len(np.unique(Y[~np.isnan(Y)])) < 2:
             raise DataError(
                 "y holds one class once rows of weight 0 are left out; both are needed"
@@ -374,6 +376,16 @@ class MPVAEClassifier(JointQuestions):
             if not isinstance(getattr(self, name), bool | np.bool_):
                 raise ConfigError(f"{name} must be True or False, got {getattr(self, name)!r}")
         device_named(self.device)
+
+    def _warn_of_unseen(self, Y: Matrix) -> None:
+        unseen = observed.never_observed(Y)
+        if len(unseen):
+            names = [str(self.label_names_[i]) for i in unseen]
+            warnings.warn(
+                f"never observed: {listed(names)}; nothing can be learnt of such a label, so "
+                "leave it out",
+                stacklevel=3,
+            )
 
     def _resolve(self, Y: Matrix, *, validated: bool) -> Settings:
         given = {name: getattr(self, name) for name in setting_docs()}
