@@ -118,6 +118,8 @@ def test_with_too_few_rows_everything_is_inside():
     for guarantee in GUARANTEES:
         threshold = fitted.threshold(0.901, guarantee)
         assert threshold == 0
+        assert fitted.too_few(0.901, guarantee).all()
+        assert not fitted.too_few(0.9, guarantee).any()  # 9 rows are just enough
         assert label_sets([[0.0], [1e-300]], threshold).all()
 
 

@@ -33,7 +33,7 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Literal, Self, TypeAlias, get_args
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,8 @@ from mpvae.metrics import MatrixLike, binary_matrix, check_same_shape, score_mat
 Guarantee: TypeAlias = Literal["all", "recall", "label"]
 
 _Floats: TypeAlias = NDArray[np.float64]
+
+_CURVES: dict[str, slice] = {"all": slice(0, 1), "recall": slice(1, 2), "label": slice(2, None)}
 
 _MAX_POINTS = 4096  # of the curves of "all" and "recall"
 _MAX_POINTS_LABEL = 256
@@ -81,6 +83,12 @@ class Calibration:
         """Number of labels L."""
         return self.lengths.size - 2
 
+    def too_few(self, coverage: float, guarantee: Guarantee) -> NDArray[np.bool_]:
+        """Where the rows are too few for the coverage, however good the model; (1,) or (L,)."""
+        _check_question(coverage, guarantee)
+        counts = self.counts[_CURVES[guarantee]]
+        return (counts + 1) * (1 - coverage) + _ROUNDING < 1
+
     def threshold(self, coverage: float, guarantee: Guarantee) -> float | _Floats:
         """Largest threshold that keeps the guarantee; 0 where there are too few rows for it.
 
@@ -100,20 +108,14 @@ class Calibration:
         ConfigError
             When coverage is not between 0 and 1, or the guarantee is unknown.
         """
-        if guarantee not in get_args(Guarantee):
-            raise ConfigError(
-                f"guarantee must be one of {get_args(Guarantee)}, got {guarantee!r}"
-            )
-        if not (isinstance(coverage, Real) and 0 < coverage < 1):
-            raise ConfigError(f"coverage must be in (0, 1), as 0.9, got {coverage!r}")
+        _check_question(coverage, guarantee)
         allowed = (self.counts + 1) * (1 - coverage) - 1 + _ROUNDING  # (L + 2,)
         curve = _curve_numbers(self.lengths)  # (m,)
         kept = self.lost <= allowed[curve]
         best = np.zeros(self.lengths.size)
         np.maximum.at(best, curve[kept], self.thresholds[kept])
-        if guarantee == "label":
-            return best[2:]
-        return float(best[0 if guarantee == "all" else 1])
+        asked = best[_CURVES[guarantee]]
+        return asked if guarantee == "label" else float(asked[0])
 
     def arrays(self) -> dict[str, _Floats]:
         """The four arrays by name, for a file."""
@@ -360,3 +362,10 @@ def _fault(arrays: Mapping[str, NDArray[Any]]) -> str | None:
 
 def _whole(a: _Floats, low: float, high: float) -> bool:
     return bool(((a >= low) & (a <= high) & (a == np.floor(a))).all())
+
+
+def _check_question(coverage: float, guarantee: Guarantee) -> None:
+    if guarantee not in _CURVES:
+        raise ConfigError(f"guarantee must be one of {', '.join(_CURVES)}, got {guarantee!r}")
+    if not (isinstance(coverage, Real) and 0 < coverage < 1):
+        raise ConfigError(f"coverage must be in (0, 1), as 0.9, got {coverage!r}")

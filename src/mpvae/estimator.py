@@ -1,5 +1,6 @@
 """MPVAEClassifier: the multivariate probit VAE as a scikit-learn classifier."""
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, cast, get_args
@@ -15,7 +16,7 @@ from mpvae.answers import JointMetric, best_answers
 from mpvae.config import DataShape, Metric, Objective, Preset, Settings, resolve, setting_docs
 from mpvae.errors import ConfigError, DataError
 from mpvae.evidence import beside, check_base, fit_evidence, with_evidence
-from mpvae.features import Matrix, fit_features, with_quantiles
+from mpvae.features import Matrix, fit_features, listed, with_quantiles
 from mpvae.judging import judge
 from mpvae.loop import EpochRecord, device_named
 from mpvae.merging import merge_equal_rows
@@ -371,6 +372,7 @@ class MPVAEClassifier(JointQuestions):
         X, Y, weight = merge_equal_rows(X, Y, weight)
         if not observed.has_observed(Y):
             raise DataError("y holds no observed label, NaN alone; nothing can be learnt")
+        self._warn_of_unseen(Y)
         if not self.multilabel_ and len(np.unique(Y[~np.isnan(Y)])) < 2:
             raise DataError(
                 "y holds one class once rows of weight 0 are left out; both are needed"
@@ -407,6 +409,16 @@ class MPVAEClassifier(JointQuestions):
 
     def _encode(self, X: Any) -> Matrix:
         return with_evidence(super()._encode(X), self.evidence_)
+
+    def _warn_of_unseen(self, Y: Matrix) -> None:
+        unseen = observed.never_observed(Y)
+        if len(unseen):
+            names = [str(self.label_names_[i]) for i in unseen]
+            warnings.warn(
+                f"never observed: {listed(names)}; nothing can be learnt of such a label, so "
+                "leave it out",
+                stacklevel=4,
+            )
 
     def _resolve(self, Y: Matrix, *, validated: bool) -> Settings:
         given = {name: getattr(self, name) for name in setting_docs()}

@@ -171,7 +171,7 @@ def refuse_infinite(X: Matrix | pd.DataFrame, names: tuple[str, ...]) -> None:
         bad = numeric[np.isinf(_numbers(X, numeric)).any(0)]
         what, remedy = "inf", "replace them with finite numbers, or with NaN for missing"
     if len(bad):
-        raise DataError(f"X contains {what} in {_listed([names[i] for i in bad])}; {remedy}")
+        raise DataError(f"X contains {what} in {listed([names[i] for i in bad])}; {remedy}")
 
 
 def row_keys(X: Matrix | pd.DataFrame) -> NDArray[np.uint64]:
@@ -236,7 +236,7 @@ def _numbers(X: Matrix | pd.DataFrame, columns: NDArray[np.int64]) -> NDArray[np
             if not pd.api.types.is_numeric_dtype(dtype)
         ]
         raise DataError(
-            f"X holds text in {_listed(text)}, where training had numbers ({error})"
+            f"X holds text in {listed(text)}, where training had numbers ({error})"
         ) from error
 
 
@@ -322,7 +322,8 @@ def _mix(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return bits ^ (bits >> np.uint64(31))
 
 
-def _listed(names: list[str], most: int = 5) -> str:
+def listed(names: list[str], most: int = 5) -> str:
+    """Names of columns, for a message; not more than a few."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     plural = "columns" if len(names) > 1 else "column"
     return f"{plural} {', '.join(map(str, names[:most]))}{more}"

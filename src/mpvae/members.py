@@ -25,7 +25,7 @@ from mpvae.networks import MPVAE
 from mpvae.rows import Rows
 from mpvae.training import train
 
-_ROWS, _ENTRIES = 200, 2**22  # rows, and draws x labels x rows, a member decides jointly
+_ROWS, _ENTRIES = 200, 2**26  # rows, and draws x labels x rows, a member decides jointly
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,6 +22,11 @@ def has_observed(Y: Matrix) -> bool:
     return sp.issparse(Y) or not bool(np.isnan(Y).all())
 
 
+def never_observed(Y: Matrix) -> NDArray[np.int64]:
+    """Positions of labels that are NaN in every row."""
+    return np.flatnonzero(np.isnan(Y).all(axis=0)) if has_missing(Y) else np.empty(0, np.int64)
+
+
 def prevalence(Y: Matrix, weight: NDArray[np.float64]) -> NDArray[np.float64]:
     """Share of the rows that have each label, among those where it was observed, (L,).
 

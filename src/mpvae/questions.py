@@ -1,5 +1,6 @@
 """What one can ask a fitted model about labels together, beyond the probability of each."""
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -157,6 +158,15 @@ class JointQuestions(MultiLabelClassifier):
                 "y_val, several members, or a validation_fraction above 0"
             )
         threshold = self.calibration_.threshold(coverage, guarantee)
+        few = self.calibration_.too_few(coverage, guarantee)
+        if few.any():
+            which = f"{few.sum()} of {few.size} labels" if few.size > 1 else "all labels"
+            warnings.warn(
+                f"held-out rows are too few to exclude anything at coverage {coverage:g}: "
+                f"{which} are always inside; at least {np.ceil(coverage / (1 - coverage)):.0f} "
+                "are needed, for guarantee 'label' with that label",
+                stacklevel=2,
+            )
         inside = conformal.label_sets(self._marginals(X), threshold)
         return self._wrap(inside, X, self.label_names_)
 

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Literal, ParamSpec
+from typing import Annotated, Any, Literal, ParamSpec
 
 import numpy as np
 import typer
@@ -64,10 +64,12 @@ def user_errors(command: Callable[P, None]) -> Callable[P, None]:
 
     @wraps(command)
     def shell(*args: P.args, **kwargs: P.kwargs) -> None:
-        # A model of nameless columns may meet a table with names, or the other way round.
-        warnings.filterwarnings("ignore", "X (has|does not have valid) feature names")
         try:
-            command(*args, **kwargs)
+            with warnings.catch_warnings():
+                # A model of nameless columns may meet a table with names, or the other way.
+                warnings.filterwarnings("ignore", "X (has|does not have valid) feature names")
+                warnings.showwarning = _one_line
+                command(*args, **kwargs)
         except BrokenPipeError:
             raise  # the reader of our output has gone: typer ends without a word
         except (MPVAEError, ValueError, OSError) as error:
@@ -79,6 +81,10 @@ def user_errors(command: Callable[P, None]) -> Callable[P, None]:
             raise typer.Exit(130) from None
 
     return shell
+
+
+def _one_line(message: Warning | str, *_: Any, **__: Any) -> None:
+    err.print(f"[yellow]mpvae:[/yellow] {plain(str(message))}")
 
 
 def json_numbers(values: dict[str, float]) -> dict[str, float | None]:
