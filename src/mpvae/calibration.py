@@ -1,14 +1,17 @@
 """Probabilities that match frequencies: a slope and a shift per label on the probit scale."""
 
+from collections.abc import Sequence
+
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from mpvae.features import Matrix
+from mpvae.features import Matrix, dense
 
 _PRIOR_ROWS = 20.0  # a label is moved as if it also had this many rows that need no change
 _STEPS = 25
+_ENTRIES = 2**21  # labels x rows that weights are fitted to, about
 _FARTHEST = 8.0  # on the probit scale
 
 
@@ -47,7 +50,7 @@ def fit_line(
 
     As `fit_probit`, for any scores ``q`` (n, L); what needs no change is slope 1 and ``shift``.
     """
-    truth = Y.toarray() if sp.issparse(Y) else np.asarray(Y)
+    truth = dense(Y)
     seen = ~np.isnan(truth)
     t = np.where(seen, 2 * np.nan_to_num(truth) - 1, 0.0)  # (n, L)
     w = np.ones(len(t)) if weight is None else np.asarray(weight, np.float64)
@@ -68,6 +71,43 @@ def fit_line(
         length = np.maximum(1.0, np.abs(np.stack([step_a, step_b])).max(0))
         a, b = a + step_a / length, b + step_b / length
     return np.maximum(a, 0.05), b  # a slope below zero would turn the ranking round
+
+
+def fit_weights(
+    Y: Matrix, scores: Sequence[NDArray[np.float64]], weight: NDArray[np.float64]
+) -> tuple[list[float], float]:
+    r"""Weights w >= 0 and shift b for which :math:`\Phi(\sum_s w_s q_s + b)` fits best.
+
+    One weight per score for all labels together: maximum likelihood, with as many rows as in
+    `fit_probit` that ask for equal weights which sum to 1. Of very many rows a part is enough.
+
+    Parameters
+    ----------
+    Y : (n, L)
+        Labels, NaN where not observed.
+    scores : list of (n, L)
+        On the probit scale, from models that have not seen the row.
+    weight : (n,)
+        Weights of the rows.
+    """
+    rows = slice(None, None, max(1, scores[0].size // _ENTRIES))
+    truth = dense(Y[rows])
+    seen = ~np.isnan(truth)
+    w = np.broadcast_to(weight[rows][:, None], truth.shape)[seen]
+    t = 2 * truth[seen] - 1
+    q = np.stack([score[rows][seen] for score in scores] + [np.ones(len(t))])  # (S + 1, N)
+    start = np.append(np.full(len(scores), 1 / len(scores)), 0.0)
+
+    def loss(a: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        v = t * (a @ q)
+        log_p = log_ndtr(v)
+        hazard = np.exp(-0.5 * v * v - log_p) / np.sqrt(2 * np.pi)
+        away = _PRIOR_ROWS * (a - start)
+        return float(away @ (a - start) / 2 - w @ log_p), away - q @ (w * t * hazard)
+
+    bounds = [(0.0, None)] * len(scores) + [(None, None)]
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x
+    return [float(a) for a in found[:-1]], float(found[-1])
 
 
 def apply_probit(

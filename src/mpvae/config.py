@@ -14,7 +14,7 @@ Metric = Literal["example_f1", "micro_f1", "macro_f1", "hamming", "subset"]
 ThresholdKind = Literal["paper", "exact", "per_label"]
 ThresholdChoice = Literal["auto", "paper", "exact", "per_label"]
 Schedule = Literal["constant", "cosine", "step"]
-Preset = Literal["default", "paper", "authors_code"]
+Preset = Literal["default", "fast", "best", "paper", "authors_code"]
 Objective = Literal["auto", "likelihood", "paper"]
 
 MAX_LATENT_DIM = 21201
@@ -49,6 +49,9 @@ class Settings:
     hide_labels: float = _doc(
         "share of rows, per step, with some labels hidden from the label encoder, which then "
         "is told what is known; 0: never, as in the paper"
+    )
+    kernel_features: int = _doc(
+        "RBF kernel features beside x, one for each of so many training rows; 0: none"
     )
     quantiles: bool = _doc("numeric features by rank, as normal scores; else standardised")
     dropout: float = _doc("share of hidden units dropped in the encoders while training")
@@ -91,7 +94,8 @@ class Settings:
             "n_members",
         ):
             self._require(name, getattr(self, name) >= 1, "at least 1")
-        self._require("n_factors", self.n_factors >= 0, "at least 0")
+        for name in ("n_factors", "kernel_features"):
+            self._require(name, getattr(self, name) >= 0, "at least 0")
         for name in _WIDTHS:
             widths = getattr(self, name)
             self._require(name, len(widths) > 0 and min(widths) >= 1, "one or more widths >= 1")
@@ -132,6 +136,8 @@ class DataShape(NamedTuple):
     n_rows: int
     n_features: int
     n_labels: int
+    sparse: bool = False  # features, as the networks see them
+    evidence: bool = False  # whether another model goes first
 
 
 OBJECTIVES: dict[str, dict[str, Any]] = {
@@ -156,9 +162,9 @@ def resolve(
     """
     if preset not in get_args(Preset):
         raise ConfigError(f"preset must be one of {', '.join(_PRESETS)}, got {preset!r}")
-    for name, count in shape._asdict().items():
-        if count < 1:
-            raise ConfigError(f"{name} must be at least 1, got {count}")
+    for name in ("n_rows", "n_features", "n_labels"):
+        if getattr(shape, name) < 1:
+            raise ConfigError(f"{name} must be at least 1, got {getattr(shape, name)}")
     if objective not in OBJECTIVES:
         known = ", ".join(OBJECTIVES)
         raise ConfigError(f"objective must be one of {known}, got {objective!r}")
@@ -172,8 +178,7 @@ def resolve(
         values["n_draws"] = max(values["n_draws"], _draws_for(shape.n_labels))
     values |= chosen
     batch_size = _as_declared("batch_size", values["batch_size"])
-    deep = shape.n_features < FEW_FEATURES and shape.n_rows >= 500
-    steps = 1000 if deep else 300
+    steps = values.pop("steps")
     values.setdefault("max_epochs", _epochs_for(shape.n_rows, max(1, batch_size), steps))
     epochs = _as_declared("max_epochs", values["max_epochs"])
     values.setdefault("patience", max(5, epochs // 4))
@@ -220,6 +225,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 _INTEGERS = (
     "latent_dim",
     "n_factors",
+    "kernel_features",
     "beta_power",
     "n_draws",
     "lr_decay_times",
@@ -280,6 +286,29 @@ def _draws_for(n_labels: int) -> int:
 
 
 def _default(shape: DataShape) -> dict[str, Any]:
+    values = _networks_alone(shape)
+    if not shape.sparse and shape.n_features >= FEW_FEATURES:
+        values["kernel_features"] = 500
+    if shape.evidence:  # what is left to learn is little: small steps, and no ranking term
+        values |= {**OBJECTIVES["likelihood"], "lr": 1e-3}
+    return values
+
+
+def _fast(shape: DataShape) -> dict[str, Any]:
+    values = _default(shape)
+    return values | {
+        "n_members": 3,
+        "steps": values["steps"] // 2,
+        "kernel_features": min(values["kernel_features"], 200),
+    }
+
+
+def _best(shape: DataShape) -> dict[str, Any]:
+    values = _default(shape)
+    return values | {"n_members": 15, "kernel_features": 2 * values["kernel_features"]}
+
+
+def _networks_alone(shape: DataShape) -> dict[str, Any]:
     if shape.n_labels < 100 or shape.n_features < 100:
         return _plain_default(shape)
     # Many labels of many features, as tags of texts. What measures best on held-out rows
@@ -316,6 +345,7 @@ def _plain_default(shape: DataShape) -> dict[str, Any]:
         "shared_output": True,
         "label_branch": True,
         "hide_labels": 0.1,
+        "kernel_features": 0,
         "quantiles": few,
         "dropout": 0.1 if few else 0.5,
         "dropout_inputs": 0.0,
@@ -333,6 +363,7 @@ def _plain_default(shape: DataShape) -> dict[str, Any]:
         "lr_decay_times": 4,
         "weight_decay": 1e-5,
         "batch_size": int(2 ** min(7, max(4, round(math.log2(max(shape.n_rows, 1) / 10))))),
+        "steps": 1000 if few and shape.n_rows >= 500 else 300,  # becomes max_epochs
         "validation_fraction": 0.1,
         "n_members": 5,
         "monitor": "log_loss",
@@ -384,4 +415,10 @@ def _authors_code(shape: DataShape) -> dict[str, Any]:
     }
 
 
-_PRESETS = {"default": _default, "paper": _paper, "authors_code": _authors_code}
+_PRESETS = {
+    "default": _default,
+    "fast": _fast,
+    "best": _best,
+    "paper": _paper,
+    "authors_code": _authors_code,
+}

@@ -7,6 +7,7 @@ from typing import Any, Self, cast, get_args
 
 import numpy as np
 import pandas as pd
+import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
@@ -15,9 +16,10 @@ from mpvae import decisions, inference, labels, members, model_file, observed, s
 from mpvae.answers import JointMetric, best_answers
 from mpvae.config import DataShape, Metric, Objective, Preset, Settings, resolve, setting_docs
 from mpvae.errors import ConfigError, DataError
-from mpvae.evidence import beside, check_base, fit_evidence, with_evidence
+from mpvae.evidence import ASKED, auto_asks, beside, check_base, evidence_of, fit_evidence
 from mpvae.features import Matrix, fit_features, listed, with_quantiles
 from mpvae.judging import judge
+from mpvae.kernel_features import fit_kernel_features
 from mpvae.loop import EpochRecord, device_named
 from mpvae.merging import merge_equal_rows
 from mpvae.progress import FitProgress, counting
@@ -53,9 +55,10 @@ class MPVAEClassifier(JointQuestions):
     base : {"auto", "kernel", "forest"}, None, classifier, or a list
         Who is asked first. Its answers to rows it has not seen are evidence the networks
         start from and correct: a kernel machine, a forest of extra trees, any scikit-learn
-        multi-label classifier with ``predict_proba`` (given the features as the networks see
-        them), or several, averaged on the probit scale. "auto": kernel machine and forest in
-        preset "default", up to 50,000 rows; None: the networks alone, as in the paper.
+        multi-label classifier with ``predict_proba`` (given the features scaled, without
+        kernel features), or several, weighted on the probit scale. "auto": kernel machine and
+        forest, in preset "fast" the kernel machine, up to 50,000 rows; None, and "auto" in the
+        paper's presets: the networks alone.
     latent_dim, n_factors, hidden, hidden_labels, hidden_decoder
         The networks: dimension of z, columns of the factor loadings, layer widths of feature
         encoder, label encoder and decoder.
@@ -65,8 +68,9 @@ class MPVAEClassifier(JointQuestions):
     shared_output, label_branch, hide_labels
         One output layer or one per branch; whether there is a label branch at all; how often
         labels are hidden from it, so that it can do with those that are known.
-    quantiles : bool
-        Whether numeric features enter by rank, as normal scores, or standardised.
+    quantiles, kernel_features
+        The features: whether numeric ones enter by rank, as normal scores, or standardised;
+        how many RBF kernel features stand beside them.
     beta, beta_power, lambda_ce, lambda_rank, lambda_entropy, rank_gain, probability_floor
         The objective: weights of its terms, and the constants in which the paper's text and
         code differ.
@@ -111,6 +115,8 @@ class MPVAEClassifier(JointQuestions):
         The members.
     evidence_ : list
         The fitted sources of evidence; empty without a base.
+    kernel_features_ : object or None
+        How kernel features are made.
 
     Examples
     --------
@@ -137,6 +143,7 @@ class MPVAEClassifier(JointQuestions):
         shared_output: bool | str = "auto",
         label_branch: bool | str = "auto",
         hide_labels: float | str = "auto",
+        kernel_features: int | str = "auto",
         quantiles: bool | str = "auto",
         dropout: float | str = "auto",
         dropout_inputs: float | str = "auto",
@@ -181,6 +188,7 @@ class MPVAEClassifier(JointQuestions):
         self.shared_output = shared_output
         self.label_branch = label_branch
         self.hide_labels = hide_labels
+        self.kernel_features = kernel_features
         self.quantiles = quantiles
         self.dropout = dropout
         self.dropout_inputs = dropout_inputs
@@ -378,12 +386,16 @@ class MPVAEClassifier(JointQuestions):
                 "y holds one class once rows of weight 0 are left out; both are needed"
             )
         self.features_ = fit_features(X, weight, self._names())
-        self.settings_ = self._resolve(Y, validated=X_val is not None)
+        self.settings_ = self._resolve(Y, sparse=sp.issparse(X), validated=X_val is not None)
         if self.settings_.quantiles:
             self.features_ = with_quantiles(self.features_, X, weight)
         x = self.features_.apply(X)
-        base = None if self.base == "auto" and self.preset != "default" else self.base
-        self.evidence_, left_out = fit_evidence(base, x, Y, weight, seed)
+        self.evidence_, left_out = fit_evidence(self._asked(Y), x, Y, weight, seed)
+        self.kernel_features_ = None
+        if self.settings_.kernel_features:
+            n_landmarks = self.settings_.kernel_features
+            self.kernel_features_ = fit_kernel_features(x, weight, n_landmarks, seed)
+            x = beside(x, self.kernel_features_.apply(x))
         if left_out is not None:
             x = beside(x, left_out)
         rows = Rows(x, Y, weight, left_out is not None)
@@ -407,8 +419,20 @@ class MPVAEClassifier(JointQuestions):
         check_base(self.base)
         device_named(self.device)
 
+    def _asked(self, Y: Matrix) -> list[Any]:
+        """Who gives evidence; "auto" asks by preset, and within bounds."""
+        if self.base == "auto":
+            return list(ASKED.get(self.preset, ())) if auto_asks(*Y.shape) else []
+        if isinstance(self.base, list | tuple):
+            return list(self.base)
+        return [] if self.base is None else [self.base]
+
     def _encode(self, X: Any) -> Matrix:
-        return with_evidence(super()._encode(X), self.evidence_)
+        x = super()._encode(X)
+        parts = [] if self.kernel_features_ is None else [self.kernel_features_.apply(x)]
+        if self.evidence_:
+            parts.append(evidence_of(self.evidence_, x))
+        return beside(x, *parts)
 
     def _warn_of_unseen(self, Y: Matrix) -> None:
         unseen = observed.never_observed(Y)
@@ -420,10 +444,10 @@ class MPVAEClassifier(JointQuestions):
                 stacklevel=4,
             )
 
-    def _resolve(self, Y: Matrix, *, validated: bool) -> Settings:
+    def _resolve(self, Y: Matrix, *, sparse: bool, validated: bool) -> Settings:
         given = {name: getattr(self, name) for name in setting_docs()}
         n = Y.shape[0]
-        shape = DataShape(n, self.features_.n_outputs, Y.shape[1])
+        shape = DataShape(n, self.features_.n_outputs, Y.shape[1], sparse, bool(self._asked(Y)))
         settings = resolve(self.preset, given, shape, self.objective)
         missing = observed.has_missing(Y)
         if missing and settings.hide_labels == 0 and settings.label_branch:

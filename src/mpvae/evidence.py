@@ -6,7 +6,7 @@ For other rows the model fitted to all rows answers. Everything is on the probit
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -18,12 +18,16 @@ from sklearn.base import clone, is_classifier
 from mpvae import calibration
 from mpvae.data import stratified_folds
 from mpvae.errors import ConfigError
-from mpvae.features import Matrix, with_short_positions
+from mpvae.features import Matrix, dense, with_short_positions
 from mpvae.forest import Forest, fit_forest
 from mpvae.ridge import KernelRidge, fit_kernel_ridge
 
-AUTO = ("kernel", "forest")
-"""What ``base="auto"`` asks, together."""
+ASKED: dict[str, tuple[str, ...]] = {
+    "default": ("kernel", "forest"),
+    "fast": ("kernel",),
+    "best": ("kernel", "forest"),
+}
+"""Whom ``base="auto"`` asks, by preset."""
 MIN_ROWS, MAX_ROWS = 50, 50_000
 MAX_ENTRIES = 50_000_000
 """Rows, and rows times labels, within which "auto" asks anyone."""
@@ -36,6 +40,10 @@ class Source(Protocol):
 
     def evidence(self, X: Matrix) -> NDArray[np.float64]:
         """Probit of each label's probability, (n, L)."""
+        ...
+
+    def weighted(self, weight: float, shift: float) -> "Source":
+        """The same, its evidence e replaced by weight e + shift."""
         ...
 
 
@@ -66,14 +74,14 @@ def auto_asks(n_rows: int, n_labels: int) -> bool:
 
 
 def fit_evidence(
-    base: Any, X: Matrix, Y: Matrix, weight: NDArray[np.float64], seed: int
+    asked: Sequence[Any], X: Matrix, Y: Matrix, weight: NDArray[np.float64], seed: int
 ) -> tuple[list[Source], NDArray[np.float32] | None]:
     """Sources fitted to all rows, and their evidence (n, L) for each row without itself.
 
     Parameters
     ----------
-    base : None, str, classifier, or list
-        As in `MPVAEClassifier`.
+    asked : list of names and classifiers
+        Sources to fit.
     X, Y, weight
         Features as the networks see them, labels (NaN where not observed), weights of rows.
     seed : int
@@ -84,41 +92,42 @@ def fit_evidence(
     sources : list
         Empty where there is no evidence.
     left_out : ndarray or None
-        Mean evidence of the sources.
+        Sum of the sources' evidence, each weighted by what it is worth beside the others.
     """
     X = with_short_positions(X)
-    wanted = list(base) if isinstance(base, list | tuple) else [base]
-    if wanted == ["auto"]:
-        wanted = list(AUTO) if auto_asks(*Y.shape) else []
     sources: list[Source] = []
     found: list[NDArray[np.float64]] = []
-    for one in wanted:
-        if one is not None:
-            fit = _NAMED[one] if isinstance(one, str) else _Classifier(one).fit
-            source, left_out = fit(X, Y, weight, seed)
-            sources.append(source)
-            found.append(left_out)
-    return sources, _mean(found) if found else None
+    for one in asked:
+        fit = _NAMED[one] if isinstance(one, str) else _Classifier(one).fit
+        source, left_out = fit(X, Y, weight, seed)
+        sources.append(source)
+        found.append(left_out)
+    if len(found) > 1:
+        worth, shift = calibration.fit_weights(Y, found, weight)
+        each = shift / len(found)
+        sources = [s.weighted(w, each) for s, w in zip(sources, worth, strict=True)]
+        found = [w * e + each for e, w in zip(found, worth, strict=True)]
+    return sources, _sum(found) if found else None
 
 
-def with_evidence(X: Matrix, sources: Sequence[Source]) -> Matrix:
-    """Features with the mean evidence of the sources as L more columns; alone without any."""
-    if not sources:
-        return X
+def evidence_of(sources: Sequence[Source], X: Matrix) -> NDArray[np.float32]:
+    """What the sources say together about each row, (n, L)."""
     X = with_short_positions(X)
-    return beside(X, _mean([source.evidence(X) for source in sources]))
+    return _sum([source.evidence(X) for source in sources])
 
 
-def beside(X: Matrix, evidence: NDArray[np.float32]) -> Matrix:
-    """Features and evidence in one matrix; sparse stays sparse."""
+def beside(X: Matrix, *columns: NDArray[np.float32]) -> Matrix:
+    """Features and more columns in one matrix; sparse stays sparse."""
+    if not columns:
+        return X
     if sp.issparse(X):
-        return sp.csr_array(sp.hstack([X, sp.csr_array(evidence)], format="csr"))
-    return np.hstack([X, evidence])
+        return sp.csr_array(sp.hstack([X, *map(sp.csr_array, columns)], format="csr"))
+    return np.hstack([X, *columns])
 
 
-def _mean(found: list[NDArray[np.float64]]) -> NDArray[np.float32]:
-    mean = np.clip(np.mean(found, axis=0), -_FARTHEST, _FARTHEST)
-    return np.asarray(mean, np.float32)
+def _sum(found: list[NDArray[np.float64]]) -> NDArray[np.float32]:
+    total = np.clip(np.sum(found, axis=0), -_FARTHEST, _FARTHEST)
+    return np.asarray(total, np.float32)
 
 
 def _can_be_asked(one: Any) -> bool:
@@ -137,10 +146,13 @@ class _Classifier:
         q = _probits(self.model, X, np.size(self.slope))
         return np.asarray(self.slope * q + self.shift)
 
+    def weighted(self, weight: float, shift: float) -> "_Classifier":
+        return replace(self, slope=weight * self.slope, shift=weight * self.shift + shift)
+
     def fit(
         self, X: Matrix, Y: Matrix, weight: NDArray[np.float64], seed: int
     ) -> tuple["_Classifier", NDArray[np.float64]]:
-        truth = np.asarray(Y.toarray() if sp.issparse(Y) else Y)
+        truth = dense(Y)
         filled = np.nan_to_num(truth).astype(np.int64)  # a label not observed counts as absent
         n, L = truth.shape
         if L == 1:  # scikit-learn wants one label as a vector

@@ -197,6 +197,11 @@ def row_keys(X: Matrix | pd.DataFrame) -> NDArray[np.uint64]:
     return keys
 
 
+def dense(X: Matrix) -> NDArray[Any]:
+    """The same numbers, dense."""
+    return np.asarray(X.toarray() if sp.issparse(X) else X)
+
+
 def with_short_positions(X: Matrix) -> Matrix:
     """The same matrix; a sparse one with positions of 32 bits, all that scikit-learn takes."""
     if not sp.issparse(X) or X.indices.dtype == np.int32 or X.nnz >= 2**31:

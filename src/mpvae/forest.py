@@ -20,7 +20,7 @@ from scipy.special import ndtri
 from sklearn.tree import ExtraTreeRegressor
 
 from mpvae.calibration import fit_line
-from mpvae.features import Matrix, csr_from_file
+from mpvae.features import Matrix, csr_from_file, dense
 
 N_TREES = 200
 MAX_TARGETS = 48
@@ -45,7 +45,7 @@ class Trees(NamedTuple):
 
     def leaves(self, X: Matrix) -> NDArray[np.int64]:
         """Node of the leaf each row falls into, tree by tree; (n, T)."""
-        x = np.asarray(X.toarray() if sp.issparse(X) else X, np.float32)
+        x = dense(X).astype(np.float32, copy=False)
         node = np.tile(self.roots, (len(x), 1))
         rows = np.arange(len(x))[:, None]
         while True:
@@ -86,6 +86,10 @@ class Forest:
             votes = self.votes(leaves, np.ones(leaves.shape, bool))
             found[piece] = self.slope * ndtri(votes) + self.shift
         return found
+
+    def weighted(self, weight: float, shift: float) -> Self:
+        """The same, its evidence e replaced by weight e + shift."""
+        return replace(self, slope=weight * self.slope, shift=weight * self.shift + shift)
 
     def votes(
         self, leaves: NDArray[np.int64], counts: NDArray[np.bool_]
@@ -181,7 +185,7 @@ def fit_forest(
     left_out : ndarray of shape (n, L)
         Evidence on the probit scale.
     """
-    truth = np.asarray(Y.toarray() if sp.issparse(Y) else Y, np.float64)
+    truth = dense(Y).astype(np.float64)
     n, L = truth.shape
     unknown = np.isnan(truth)
     prior = (np.nan_to_num(truth).sum(0) + 0.5) / ((~unknown).sum(0) + 1)

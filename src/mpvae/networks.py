@@ -52,6 +52,9 @@ class MPVAE(nn.Module):
         scale: then m starts from them, and the networks learn what they lack.
     """
 
+    evidence_mean: Tensor
+    evidence_scale: Tensor
+
     def __init__(
         self,
         n_features: int,
@@ -77,14 +80,18 @@ class MPVAE(nn.Module):
         self.B = nn.Parameter(torch.empty(n_labels, settings.n_factors))
         if settings.n_factors:
             nn.init.xavier_uniform_(self.B)
-        self.trust = nn.Parameter(torch.ones(n_labels)) if with_evidence else None
+        self.trust: nn.Parameter | None = None
+        if with_evidence:
+            self.trust = nn.Parameter(torch.ones(n_labels))
+            self.register_buffer("evidence_mean", torch.zeros(n_labels))
+            self.register_buffer("evidence_scale", torch.ones(n_labels))
 
     def forward(self, x: Tensor, y: Tensor, eps: Tensor) -> Branches:
         """Run both branches on one noise draw ``eps`` (N, d), as in the authors' code."""
         offset = self._offset(x)
-        x = self.drop_inputs(x)
-        p_z_x = self.prior(x)
-        q_z_y = self.posterior(x, y)
+        x = self.drop_inputs(self._inputs(x))
+        p_z_x = self._prior(x)
+        q_z_y = self._posterior(x, y)
         z = torch.cat([d.mean + d.stddev * eps for d in (p_z_x, q_z_y)])
         hidden = self.decoder(torch.cat([x.repeat(2, 1), z], -1))  # one pass for both branches
         if self.output_y is None:
@@ -98,14 +105,11 @@ class MPVAE(nn.Module):
 
     def prior(self, x: Tensor) -> Gaussian:
         """Distribution of the latent code given the features, p(z | x)."""
-        return _gaussian(self.prior_net(x))
+        return self._prior(self._inputs(x))
 
     def posterior(self, x: Tensor, y: Tensor) -> Gaussian:
         """Distribution of the code given the labels that are not NaN too, q(z | x, y)."""
-        seen = [x, y.nan_to_num(0)]
-        if self.sees_known:
-            seen.append((~y.isnan()).to(x))
-        return _gaussian(self.posterior_net(torch.cat(seen, -1)))
+        return self._posterior(self._inputs(x), y)
 
     def decode(self, x: Tensor, z: Tensor) -> Tensor:
         """Mean ``m`` (N, L) of the latent utilities, as the feature branch has it."""
@@ -114,7 +118,8 @@ class MPVAE(nn.Module):
     def from_features(self, x: Tensor) -> FromFeatures:
         """What the features add to the decoder's first layer and to m, whatever the code."""
         first: nn.Linear = self.decoder[0]  # type: ignore[assignment]
-        hidden = functional.linear(x, first.weight[:, : -self.latent_dim], first.bias)
+        into_first = first.weight[:, : -self.latent_dim]
+        hidden = functional.linear(self._inputs(x), into_first, first.bias)
         return FromFeatures(hidden, self._offset(x))
 
     def decode_codes(self, given: FromFeatures, z: Tensor) -> Tensor:
@@ -137,6 +142,23 @@ class MPVAE(nn.Module):
                 slope = slope * (hidden > 0)[..., None]
                 hidden = layer(hidden)
         return (hidden if given.offset is None else hidden + given.offset), slope
+
+    def _prior(self, inputs: Tensor) -> Gaussian:
+        return _gaussian(self.prior_net(inputs))
+
+    def _posterior(self, inputs: Tensor, y: Tensor) -> Gaussian:
+        seen = [inputs, y.nan_to_num(0)]
+        if self.sees_known:
+            seen.append((~y.isnan()).to(inputs))
+        return _gaussian(self.posterior_net(torch.cat(seen, -1)))
+
+    def _inputs(self, x: Tensor) -> Tensor:
+        """What the networks see: evidence standardised, lest rare labels drown the rest."""
+        if self.trust is None:
+            return x
+        L = len(self.trust)
+        evidence = (x[:, -L:] - self.evidence_mean) / self.evidence_scale
+        return torch.cat([x[:, :-L], evidence], -1)
 
     def _offset(self, x: Tensor) -> Tensor | None:
         """Where m starts: at marginals that are the evidence's, were trust 1; (N, L)."""

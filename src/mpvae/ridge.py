@@ -11,8 +11,8 @@ on these answers, without a second fit. The kernel is spanned by its values at a
 most `MAX_LANDMARKS` rows (Nystroem): cost grows linearly in rows from there.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from mpvae.calibration import fit_line
-from mpvae.features import Matrix, csr_from_file
+from mpvae.features import Matrix, csr_from_file, dense
+from mpvae.rbf import kernel, kernel_pieces, square_distances, square_lengths
 
 MAX_LANDMARKS = 2000
 """Rows the kernel is spanned by, at most."""
@@ -30,7 +31,6 @@ _TRIAL_ROWS = 1000  # bandwidth and penalty are chosen on this many
 _WIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of gamma, in units of 1 / median squared distance
 _PENALTIES = 10.0 ** np.arange(-2.5, 1.6, 0.5)
 _JITTER = 1e-6  # on the diagonal of the kernel among landmarks: equal rows are allowed
-_CELLS = 2**24  # kernel values at a time: bounds memory
 _MOST_LEVERAGE = 0.999
 _ROUNDING = 1e-12  # of a squared distance, as a share of the squared lengths
 _UNIT = np.sqrt(2 * np.pi)  # slope of the probit at one half
@@ -48,9 +48,13 @@ class KernelRidge:
     def evidence(self, X: Matrix) -> NDArray[np.float64]:
         """Probit of each label's probability, (n, L)."""
         found = np.empty((X.shape[0], len(self.intercept)))
-        for piece, K in _kernel_pieces(X, self.landmarks, self.gamma):
+        for piece, K in kernel_pieces(X, self.landmarks, self.gamma):
             found[piece] = K @ self.coef + self.intercept
         return found
+
+    def weighted(self, weight: float, shift: float) -> Self:
+        """The same, its evidence e replaced by weight e + shift."""
+        return replace(self, coef=weight * self.coef, intercept=weight * self.intercept + shift)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Everything by name, for a file."""
@@ -120,7 +124,7 @@ def fit_kernel_ridge(
     left_out : ndarray of shape (n, L)
         Evidence for each row from all other rows, on the probit scale.
     """
-    truth = np.asarray(Y.toarray() if sp.issparse(Y) else Y, np.float64)
+    truth = dense(Y).astype(np.float64)
     weight = weight / weight.mean()
     seen = ~np.isnan(truth) * weight[:, None]
     total = seen.sum(0)
@@ -152,11 +156,11 @@ def _solve(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Coefficients (m, L) of the landmarks' kernels, and fitted values with rows left out."""
     n, m = X.shape[0], landmarks.shape[0]
-    K = np.exp(-gamma * _square_distances(landmarks, landmarks))
+    K = kernel(landmarks, landmarks, gamma)
     K[np.diag_indices(m)] += _JITTER
     root = scipy.linalg.cholesky(K, lower=True, overwrite_a=True, check_finite=False)
     Phi = np.empty((n, m))  # rows as vectors whose inner products are the kernel
-    for piece, values in _kernel_pieces(X, landmarks, gamma):
+    for piece, values in kernel_pieces(X, landmarks, gamma):
         Phi[piece] = scipy.linalg.solve_triangular(
             root, values.T, lower=True, check_finite=False
         ).T
@@ -176,8 +180,8 @@ def _best_shape(
     X: Matrix, centred: NDArray[np.float64], weight: NDArray[np.float64]
 ) -> tuple[float, float]:
     """Bandwidth and penalty with the smallest squared error on rows left out."""
-    D2 = _square_distances(X, X)
-    size = _square_lengths(X.astype(np.float64))
+    D2 = square_distances(X, X)
+    size = square_lengths(X.astype(np.float64))
     apart = D2[_ROUNDING * (size[:, None] + size) < D2]  # equal rows tell of no scale
     median = float(np.median(apart)) if len(apart) else 1.0
     heavy = np.sqrt(weight)[:, None]
@@ -207,26 +211,3 @@ def _calibrated(
     share = ((seen * np.nan_to_num(truth)).sum(0) + 0.5) / (total + 1)
     usual = (seen * q).sum(0) / np.maximum(total, 1e-300)
     return fit_line(truth, q, weight, shift=ndtri(share) - usual)
-
-
-def _kernel_pieces(
-    X: Matrix, landmarks: Matrix, gamma: float
-) -> Iterator[tuple[slice, NDArray[np.float64]]]:
-    """Some rows at a time, and their kernel values (rows, m)."""
-    step = max(1, _CELLS // landmarks.shape[0])
-    for start in range(0, X.shape[0], step):
-        piece = slice(start, min(X.shape[0], start + step))
-        yield piece, np.exp(-gamma * _square_distances(X[piece], landmarks))
-
-
-def _square_distances(A: Matrix, B: Matrix) -> NDArray[np.float64]:
-    """Between all rows of A and of B, dense or sparse; (a, b)."""
-    A, B = A.astype(np.float64), B.astype(np.float64)
-    product = A @ B.T
-    product = product.toarray() if sp.issparse(product) else product
-    squares = _square_lengths(A)[:, None] + _square_lengths(B) - 2 * product
-    return np.asarray(np.maximum(squares, 0))
-
-
-def _square_lengths(A: Matrix) -> NDArray[np.float64]:
-    return np.asarray((A * A).sum(axis=1))

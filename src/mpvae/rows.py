@@ -3,12 +3,11 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mpvae.features import Matrix
+from mpvae.features import Matrix, dense
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,5 +29,4 @@ class Rows:
 
 def rows_tensor(X: Matrix, rows: NDArray[np.int64] | slice, like: Tensor) -> Tensor:
     """Some rows of a dense or sparse matrix, dense, with the dtype and device of ``like``."""
-    part = X[rows]
-    return torch.as_tensor(part.toarray() if sp.issparse(part) else part).to(like)
+    return torch.as_tensor(dense(X[rows])).to(like)

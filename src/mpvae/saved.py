@@ -15,6 +15,7 @@ from mpvae.conformal import Calibration
 from mpvae.errors import ConfigError, ModelFileError
 from mpvae.evidence import KINDS, check_base
 from mpvae.features import N_KNOTS, FeatureMap
+from mpvae.kernel_features import KernelFeatures
 from mpvae.model_file import Tensors
 from mpvae.networks import MPVAE
 from mpvae.version import __version__
@@ -24,6 +25,7 @@ Model = TypeVar("Model")
 _NEWER_SETTINGS = {
     "label_branch": True,
     "hide_labels": 0.0,
+    "kernel_features": 0,
     "quantiles": False,
     "dropout_inputs": 0.0,
     "dropout_decoder": 0.0,
@@ -74,6 +76,9 @@ def to_file(model: Any) -> tuple[dict[str, Any], Tensors]:
     }
     if features.knots is not None:
         tensors["features.knots"] = features.knots
+    if model.kernel_features_ is not None:
+        for name, array in model.kernel_features_.arrays().items():
+            tensors[f"kernel_features.{name}"] = array
     for i, source in enumerate(model.evidence_):
         for name, array in source.arrays().items():
             tensors[f"evidence.{i}.{name}"] = np.ascontiguousarray(array)
@@ -134,6 +139,7 @@ def _restore(kind: type[Model], text: dict[str, Any], tensors: Tensors) -> Model
     n_labels = len(model.label_names_)
     _check_params(model, n_labels)
     model.evidence_ = _evidence(text.get("evidence", []), model, tensors)
+    model.kernel_features_ = _kernel_features(model, tensors)
     model.multilabel_ = text["multilabel"]
     if not isinstance(model.multilabel_, bool) or (not model.multilabel_ and n_labels != 1):
         raise ValueError("multilabel does not fit the labels")
@@ -176,16 +182,26 @@ def _evidence(kinds: Any, model: Any, tensors: Tensors) -> list[Any]:
         raise ValueError("evidence is not of a known kind")
     sources = []
     for i, kind in enumerate(kinds):
-        prefix = f"evidence.{i}."
-        own = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+        own = _own(f"evidence.{i}.", tensors)
         n_features, n_labels = model.features_.n_outputs, len(model.label_names_)
         sources.append(KINDS[kind].from_arrays(own, n_features, n_labels))
     return sources
 
 
+def _kernel_features(model: Any, tensors: Tensors) -> KernelFeatures | None:
+    arrays = _own("kernel_features.", tensors)
+    if not arrays:
+        return None
+    return KernelFeatures.from_arrays(arrays, model.features_.n_outputs)
+
+
+def _own(prefix: str, tensors: Tensors) -> Tensors:
+    """Tensors whose names begin like this, by the rest of their names."""
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
 def _calibration(tensors: Tensors, n_labels: int) -> Calibration | None:
-    prefix = "calibration."
-    arrays = {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+    arrays = _own("calibration.", tensors)
     if not arrays:
         return None
     calibration = Calibration.from_arrays(arrays)
@@ -196,9 +212,7 @@ def _calibration(tensors: Tensors, n_labels: int) -> Calibration | None:
 
 def _network(i: int, model: Any, tensors: Tensors) -> tuple[MPVAE, Any, Any]:
     prefix = f"members.{i}."
-    own = {
-        name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)
-    }
+    own = _own(prefix, tensors)
     if not all(v.dtype == np.float32 and np.isfinite(v).all() for v in own.values()):
         raise ValueError("weights are not finite numbers")
     n_labels = len(model.label_names_)
@@ -214,6 +228,8 @@ def _network(i: int, model: Any, tensors: Tensors) -> tuple[MPVAE, Any, Any]:
         raise ValueError("there are fewer weights than layers")
     with torch.device("meta"):  # shapes only: nothing is allocated before they are checked
         n_columns = model.features_.n_outputs + (n_labels if model.evidence_ else 0)
+        if model.kernel_features_ is not None:
+            n_columns += model.kernel_features_.n_outputs
         network = MPVAE(n_columns, n_labels, settings, bool(model.evidence_))
     expected = {name: tuple(value.shape) for name, value in network.state_dict().items()}
     found = {name: value.shape for name, value in own.items()}

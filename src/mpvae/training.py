@@ -9,12 +9,14 @@ from torch import Tensor
 
 from mpvae import inference, loop, losses, probit
 from mpvae.config import Metric, Settings
+from mpvae.features import dense
 from mpvae.loop import EpochRecord
 from mpvae.losses import LossTerms
 from mpvae.networks import MPVAE
 from mpvae.observed import prevalence
 from mpvae.rows import Rows
 
+_LEAST_SPREAD = 1e-3  # on the probit scale, of the evidence for a label
 _FAINT = 0.1  # of the usual size: output weights where there is evidence to start from
 
 
@@ -63,7 +65,7 @@ def train(
     with loop.seeded(seed):
         network = _network(rows, settings).to(device)
         if rows.with_evidence:
-            _start_at_evidence(network)
+            _start_at_evidence(network, rows)
         else:
             _start_at_prevalence(network, rows)
         special = {"B": {"factor": settings.lr_factors}, "trust": {}}  # no weight decay
@@ -112,8 +114,12 @@ def _network(rows: Rows, settings: Settings) -> MPVAE:
     return MPVAE(rows.X.shape[1], rows.Y.shape[1], settings, rows.with_evidence)
 
 
-def _start_at_evidence(network: MPVAE) -> None:
+def _start_at_evidence(network: MPVAE, rows: Rows) -> None:
     """Begin with next to nothing on top of the evidence."""
+    evidence = rows.X[:, -rows.Y.shape[1] :]
+    e = torch.as_tensor(dense(evidence))
+    network.evidence_mean.copy_(e.mean(0))
+    network.evidence_scale.copy_(e.std(0, correction=0) + _LEAST_SPREAD)
     for layer in (network.output, network.output_y):
         if layer is not None:
             layer.weight.data *= _FAINT
