@@ -37,7 +37,12 @@ def fit_probit(
     -------
     slope, shift : ndarrays of shape (L,)
     """
-    return fit_line(Y, np.clip(ndtri(P), -_FARTHEST, _FARTHEST), weight)
+    return fit_line(Y, probits(P), weight)
+
+
+def probits(P: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Probabilities on the probit scale, within bounds."""
+    return np.asarray(np.clip(ndtri(P), -_FARTHEST, _FARTHEST))
 
 
 def fit_line(

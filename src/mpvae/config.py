@@ -137,7 +137,6 @@ class DataShape(NamedTuple):
     n_features: int
     n_labels: int
     sparse: bool = False  # features, as the networks see them
-    evidence: bool = False  # whether another model goes first
 
 
 OBJECTIVES: dict[str, dict[str, Any]] = {
@@ -289,8 +288,6 @@ def _default(shape: DataShape) -> dict[str, Any]:
     values = _networks_alone(shape)
     if not shape.sparse and shape.n_features >= FEW_FEATURES:
         values["kernel_features"] = 500
-    if shape.evidence:  # what is left to learn is little: small steps, and no ranking term
-        values |= {**OBJECTIVES["likelihood"], "lr": 1e-3}
     return values
 
 

@@ -1,7 +1,6 @@
 """MPVAEClassifier: the multivariate probit VAE as a scikit-learn classifier."""
 
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, cast, get_args
 
@@ -16,8 +15,8 @@ from mpvae import decisions, inference, labels, members, model_file, observed, s
 from mpvae.answers import JointMetric, best_answers
 from mpvae.config import DataShape, Metric, Objective, Preset, Settings, resolve, setting_docs
 from mpvae.errors import ConfigError, DataError
-from mpvae.evidence import ASKED, auto_asks, beside, check_base, evidence_of, fit_evidence
-from mpvae.features import Matrix, fit_features, listed, with_quantiles
+from mpvae.evidence import auto_asks, check_base, evidence_of, fit_evidence
+from mpvae.features import Matrix, beside, dense, fit_features, listed, with_quantiles
 from mpvae.judging import judge
 from mpvae.kernel_features import fit_kernel_features
 from mpvae.loop import EpochRecord, device_named
@@ -390,21 +389,21 @@ class MPVAEClassifier(JointQuestions):
         if self.settings_.quantiles:
             self.features_ = with_quantiles(self.features_, X, weight)
         x = self.features_.apply(X)
-        self.evidence_, left_out = fit_evidence(self._asked(Y), x, Y, weight, seed)
+        self.evidence_, left_out = fit_evidence(self._asked(x, Y), x, Y, weight, seed)
         self.kernel_features_ = None
         if self.settings_.kernel_features:
             n_landmarks = self.settings_.kernel_features
             self.kernel_features_ = fit_kernel_features(x, weight, n_landmarks, seed)
             x = beside(x, self.kernel_features_.apply(x))
-        if left_out is not None:
-            x = beside(x, left_out)
-        rows = Rows(x, Y, weight, left_out is not None)
+        rows = Rows(x, Y, weight, left_out)
         if X_val is None:
             return rows, None
         X_val, Y_val = self._read_validation(X_val, y_val, allow_missing=allow_missing)
         if not observed.has_observed(Y_val):
             raise DataError("y_val holds no observed label, NaN alone; leave it out")
-        return rows, replace(rows, X=X_val, Y=Y_val, weight=np.ones(X_val.shape[0]))
+        n_columns = x.shape[1]
+        said = dense(X_val[:, n_columns:]) if self.evidence_ else None
+        return rows, Rows(X_val[:, :n_columns], Y_val, np.ones(X_val.shape[0]), said)
 
     def _check_parameters(self) -> None:
         """Check what is not among the settings, before any work."""
@@ -419,10 +418,10 @@ class MPVAEClassifier(JointQuestions):
         check_base(self.base)
         device_named(self.device)
 
-    def _asked(self, Y: Matrix) -> list[Any]:
+    def _asked(self, x: Matrix, Y: Matrix) -> list[Any]:
         """Who gives evidence; "auto" asks by preset, and within bounds."""
         if self.base == "auto":
-            return list(ASKED.get(self.preset, ())) if auto_asks(*Y.shape) else []
+            return auto_asks(self.preset, *Y.shape, sparse=sp.issparse(x))
         if isinstance(self.base, list | tuple):
             return list(self.base)
         return [] if self.base is None else [self.base]
@@ -447,7 +446,7 @@ class MPVAEClassifier(JointQuestions):
     def _resolve(self, Y: Matrix, *, sparse: bool, validated: bool) -> Settings:
         given = {name: getattr(self, name) for name in setting_docs()}
         n = Y.shape[0]
-        shape = DataShape(n, self.features_.n_outputs, Y.shape[1], sparse, bool(self._asked(Y)))
+        shape = DataShape(n, self.features_.n_outputs, Y.shape[1], sparse)
         settings = resolve(self.preset, given, shape, self.objective)
         missing = observed.has_missing(Y)
         if missing and settings.hide_labels == 0 and settings.label_branch:

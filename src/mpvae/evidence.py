@@ -10,24 +10,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.special import ndtri
 from sklearn.base import clone, is_classifier
 
 from mpvae import calibration
+from mpvae.config import Preset
 from mpvae.data import stratified_folds
 from mpvae.errors import ConfigError
 from mpvae.features import Matrix, dense, with_short_positions
 from mpvae.forest import Forest, fit_forest
 from mpvae.ridge import KernelRidge, fit_kernel_ridge
 
-ASKED: dict[str, tuple[str, ...]] = {
-    "default": ("kernel", "forest"),
-    "fast": ("kernel",),
-    "best": ("kernel", "forest"),
-}
-"""Whom ``base="auto"`` asks, by preset."""
 MIN_ROWS, MAX_ROWS = 50, 50_000
 MAX_ENTRIES = 50_000_000
 """Rows, and rows times labels, within which "auto" asks anyone."""
@@ -68,9 +62,15 @@ def check_base(base: Any) -> None:
             )
 
 
-def auto_asks(n_rows: int, n_labels: int) -> bool:
-    """Whether "auto" asks anyone about a table of this size."""
-    return MIN_ROWS <= n_rows <= MAX_ROWS and n_rows * n_labels <= MAX_ENTRIES
+def auto_asks(preset: Preset, n_rows: int, n_labels: int, *, sparse: bool) -> list[str]:
+    """Whom ``base="auto"`` asks.
+
+    On sparse features, as of texts, rows have next to no near ones: no kernel machine there.
+    """
+    if not MIN_ROWS <= n_rows <= MAX_ROWS or n_rows * n_labels > MAX_ENTRIES:
+        return []
+    asked = {"default": ["kernel", "forest"], "best": ["kernel", "forest"], "fast": ["kernel"]}
+    return [name for name in asked.get(preset, []) if not (sparse and name == "kernel")]
 
 
 def fit_evidence(
@@ -114,15 +114,6 @@ def evidence_of(sources: Sequence[Source], X: Matrix) -> NDArray[np.float32]:
     """What the sources say together about each row, (n, L)."""
     X = with_short_positions(X)
     return _sum([source.evidence(X) for source in sources])
-
-
-def beside(X: Matrix, *columns: NDArray[np.float32]) -> Matrix:
-    """Features and more columns in one matrix; sparse stays sparse."""
-    if not columns:
-        return X
-    if sp.issparse(X):
-        return sp.csr_array(sp.hstack([X, *map(sp.csr_array, columns)], format="csr"))
-    return np.hstack([X, *columns])
 
 
 def _sum(found: list[NDArray[np.float64]]) -> NDArray[np.float32]:

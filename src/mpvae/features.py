@@ -202,6 +202,15 @@ def dense(X: Matrix) -> NDArray[Any]:
     return np.asarray(X.toarray() if sp.issparse(X) else X)
 
 
+def beside(X: Matrix, *columns: NDArray[np.float32]) -> Matrix:
+    """Features and more columns in one matrix; sparse stays sparse."""
+    if not columns:
+        return X
+    if sp.issparse(X):
+        return sp.csr_array(sp.hstack([X, *map(sp.csr_array, columns)], format="csr"))
+    return np.hstack([X, *columns])
+
+
 def with_short_positions(X: Matrix) -> Matrix:
     """The same matrix; a sparse one with positions of 32 bits, all that scikit-learn takes."""
     if not sp.issparse(X) or X.indices.dtype == np.int32 or X.nnz >= 2**31:

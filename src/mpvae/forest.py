@@ -7,6 +7,7 @@ mixtures of them where they are many (Joly et al. 2014), each on its own sample 
 trees that did not see a row say what the forest thinks of it.
 """
 
+import math
 import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from scipy.special import ndtri
 from sklearn.tree import ExtraTreeRegressor
 
 from mpvae.calibration import fit_line
+from mpvae.config import FEW_FEATURES
 from mpvae.features import Matrix, csr_from_file, dense
 
 N_TREES = 200
@@ -27,6 +29,7 @@ MAX_TARGETS = 48
 """More labels than this are mixed into as many targets to grow the trees on."""
 MAX_SAMPLE = 10_000
 """Rows a tree is grown on, at most."""
+_LEAST_LEAF = 3
 _SAMPLE = 0.7  # share of the rows a tree sees
 _CELLS = 2**24  # rows x trees, features or training rows at a time: bounds memory
 _PRIOR = 0.5  # trees that vote for the label's frequency: no probability is 0 or 1
@@ -200,7 +203,11 @@ def fit_forest(
 
     def grow(k: int) -> tuple[Any, NDArray[np.int64]]:
         rows = samples[k]
-        tree = ExtraTreeRegressor(max_features="sqrt", random_state=int(seeds[k]))
+        tree = ExtraTreeRegressor(
+            min_samples_leaf=_LEAST_LEAF,
+            max_features=_features_tried(x),
+            random_state=int(seeds[k]),
+        )
         tree.fit(x[rows], target[rows], sample_weight=weight[rows])
         return tree.tree_, tree.apply(x)
 
@@ -222,6 +229,14 @@ def fit_forest(
     q = ndtri(forest.votes(leaves, ~saw))
     slope, shift = fit_line(truth, q, weight)
     return replace(forest, slope=slope, shift=shift), slope * q + shift
+
+
+def _features_tried(x: Matrix) -> int:
+    """Features tried for a split: of few all, of more half, of sparse ones the square root."""
+    D = int(x.shape[1])
+    if sp.issparse(x):
+        return max(1, math.isqrt(D))
+    return D if D < FEW_FEATURES else D // 2
 
 
 def _n_threads() -> int:

@@ -4,8 +4,9 @@ The rows a member has not seen serve three times: they stop its training, they y
 predictions to choose thresholds from, and they tell how good the model is.
 """
 
+import copy
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, get_args
 
@@ -13,6 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
+from scipy.special import ndtr
 from torch import Tensor
 
 from mpvae import calibration, inference, observed, probit
@@ -35,8 +37,10 @@ class HeldOut:
     Y: Matrix
     P: NDArray[np.float64]
     weight: NDArray[np.float64]
-    answers: dict[JointMetric, NDArray[np.int64]]  # decided jointly, for some of the rows
-    answered: NDArray[np.bool_]  # (n,): which
+    evidence: NDArray[np.float32] | None = None
+    answers: dict[JointMetric, NDArray[np.int64]] = field(default_factory=dict)
+    answered: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, bool))
+    """Decided jointly: some of the rows, and which, (n,)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,8 +78,6 @@ def fit_members(
     interrupted one, with what the members so far say about rows they have not seen.
     """
     networks: list[MPVAE] = []
-    loadings: list[Tensor] = []
-    by_features: list[Tensor] = []
     history: list[dict[str, Any]] = []
     judged: list[HeldOut] = []
     interrupted = False
@@ -91,30 +93,28 @@ def fit_members(
                 on_epoch=partial(on_epoch, member),
             )
             network = trained.network.double()  # equal rows, equal answers, in any batch
-            C = inference.code_loadings(network, learn.X)
-            F = inference.feature_loadings(network, learn.X)
             if judge is not None:
                 P = inference.marginals([network], judge.X, settings.z_draws)
-                alone = [network] if validation is None else []
-                part = _held_out(alone, judge, P)
         except KeyboardInterrupt:
             if not networks:
                 raise
             interrupted = True
             break
         networks.append(network)
-        loadings.append(C)
-        by_features.append(F)
         history.extend({"member": member, **record.row()} for record in trained.history)
         if judge is not None:
-            judged.append(part)
+            judged.append(HeldOut(judge.Y, P, judge.weight, judge.evidence))
         interrupted = trained.interrupted
         if interrupted:
             break
         if on_member is not None and judged:
-            on_member(_together(judged, validation, []))
-    held_out = _together(judged, validation, networks) if judged else None
-    return Members(networks, loadings, by_features, history, held_out, interrupted)
+            on_member(_together(judged, by_fold=validation is None))
+    held_out = _together(judged, by_fold=validation is None) if judged else None
+    parts = partial(_partition, rows, validation, settings, seed)
+    try:
+        return _finished(networks, held_out, history, parts, validation, interrupted)
+    except KeyboardInterrupt:  # of what remains nothing takes long
+        return _finished(networks, held_out, history, parts, validation, True)
 
 
 def recalibrate(fitted: Members) -> Members:
@@ -127,19 +127,89 @@ def recalibrate(fitted: Members) -> Members:
     if held_out is None:
         return fitted
     slope, shift = calibration.fit_probit(held_out.Y, held_out.P, held_out.weight)
-    a, b = (torch.as_tensor(v).to(fitted.networks[0].B) for v in (slope, shift))
-    for network in fitted.networks:
-        output = network.output
-        output.weight.data = a[:, None] * output.weight
-        output.bias.data = a * output.bias + b * probit.scale(network.B)
-        if network.trust is not None:
-            network.trust.data = a * network.trust
     return replace(
         fitted,
-        code_loadings=[a[:, None] * C for C in fitted.code_loadings],
-        feature_loadings=[a[:, None] * F for F in fitted.feature_loadings],
+        networks=[_moved(network, slope, shift) for network in fitted.networks],
+        code_loadings=[_by_label(slope, C) * C for C in fitted.code_loadings],
+        feature_loadings=[_by_label(slope, F) * F for F in fitted.feature_loadings],
         held_out=replace(held_out, P=calibration.apply_probit(held_out.P, slope, shift)),
     )
+
+
+def _finished(
+    networks: list[MPVAE],
+    held_out: HeldOut | None,
+    history: list[dict[str, Any]],
+    parts: Callable[[], Iterable[tuple[Rows, Rows | None]]],
+    validation: Rows | None,
+    interrupted: bool,
+) -> Members:
+    """Trained networks with evidence, if there is any, and with all that is asked of them."""
+    C, F = [], []
+    answers: list[dict[JointMetric, NDArray[np.int64]]] = []
+    answered: list[NDArray[np.bool_]] = []
+    networks, held_out = _on_evidence(networks, held_out, parts)
+    for network, (learn, judge) in zip(networks, parts(), strict=False):
+        X = learn.with_evidence()
+        C.append(inference.code_loadings(network, X))
+        F.append(inference.feature_loadings(network, X))
+        if validation is None and judge is not None and held_out is not None:
+            answers.append(_some_answers([network], judge, held_out))
+            answered.append(np.arange(len(judge)) < _most_rows(judge.Y.shape[1]))
+    if validation is not None and held_out is not None:
+        answers.append(_some_answers(networks, validation, held_out))
+        answered.append(np.arange(len(validation)) < _most_rows(validation.Y.shape[1]))
+    if held_out is not None:
+        held_out = replace(
+            held_out,
+            answers={m: np.vstack([a[m] for a in answers]) for m in answers[0]},
+            answered=np.concatenate(answered),
+        )
+    return Members(networks, C, F, history, held_out, interrupted)
+
+
+def _on_evidence(
+    networks: list[MPVAE],
+    held_out: HeldOut | None,
+    parts: Callable[[], Iterable[tuple[Rows, Rows | None]]],
+) -> tuple[list[MPVAE], HeldOut | None]:
+    """Networks and evidence together, each weighted by what it is worth on held-out rows.
+
+    Both are honest there. On rows the networks learnt from they look better than they are, so
+    weights learnt in training trust the evidence too little, and the networks learn less.
+    """
+    learn, _ = next(iter(parts()))
+    if learn.evidence is None:
+        return networks, held_out
+    worth, shift = [0.5, 0.5], 0.0  # nothing is known where no row was held out
+    if held_out is not None and held_out.evidence is not None:
+        q = calibration.probits(held_out.P)
+        e = held_out.evidence.astype(np.float64)
+        worth, shift = calibration.fit_weights(held_out.Y, [q, e], held_out.weight)
+        held_out = replace(held_out, P=ndtr(worth[0] * q + worth[1] * e + shift))
+    L = learn.Y.shape[1]
+    together = []
+    for network in networks:
+        moved = _moved(network, np.full(L, worth[0]), np.full(L, shift))
+        moved.trust = torch.full((L,), worth[1]).to(moved.B)
+        together.append(moved)
+    return together, held_out
+
+
+def _moved(network: MPVAE, slope: NDArray[np.float64], shift: NDArray[np.float64]) -> MPVAE:
+    """A copy whose probits, label by label, are slope times what they were, plus shift."""
+    moved = copy.deepcopy(network)
+    a, b = (torch.as_tensor(v).to(moved.B) for v in (slope, shift))
+    for output in filter(None, (moved.output, moved.output_y)):
+        output.weight.data = a[:, None] * output.weight
+        output.bias.data = a * output.bias + b * probit.scale(moved.B)
+    if moved.trust is not None:
+        moved.trust = a * moved.trust
+    return moved
+
+
+def _by_label(values: NDArray[np.float64], like: Tensor) -> Tensor:
+    return torch.as_tensor(values).to(like)[:, None]
 
 
 def _partition(
@@ -164,30 +234,34 @@ def _partition(
     return [(rows.take(split["learn"]), rows.take(split["judge"]))]
 
 
-def _held_out(networks: list[MPVAE], rows: Rows, P: NDArray[np.float64]) -> HeldOut:
-    """What networks say about rows they have not seen; some of them are decided jointly."""
-    n, L = P.shape
-    most = min(_ROWS, _ENTRIES // (N_DRAWS * L)) if networks and L > 1 else 0
-    answered = np.arange(n) < most
-    answers: dict[JointMetric, NDArray[np.int64]] = {}
-    if answered.any():
-        X = rows.X[np.flatnonzero(answered)]
-        threshold = observed.best_threshold(rows.Y, P, "example_f1", "paper")
-        usual = observed.decision_score(rows.Y, P, "example_f1", threshold)
-        usual = 1.0 if np.isnan(usual) else usual  # no label of these rows was observed
-        answers = best_answers(networks, X, get_args(JointMetric), empty_value=usual)
-    return HeldOut(rows.Y, P, rows.weight, answers, answered)
+def _most_rows(n_labels: int) -> int:
+    """Rows a member decides jointly."""
+    return min(_ROWS, _ENTRIES // (N_DRAWS * n_labels)) if n_labels > 1 else 0
 
 
-def _together(judged: list[HeldOut], validation: Rows | None, networks: list[MPVAE]) -> HeldOut:
+def _some_answers(
+    networks: list[MPVAE], rows: Rows, held_out: HeldOut
+) -> dict[JointMetric, NDArray[np.int64]]:
+    """Joint decisions about the first of some rows the networks have not seen."""
+    some = np.arange(min(_most_rows(rows.Y.shape[1]), len(rows)))
+    if len(some) == 0:
+        return {}
+    threshold = observed.best_threshold(held_out.Y, held_out.P, "example_f1", "paper")
+    usual = observed.decision_score(held_out.Y, held_out.P, "example_f1", threshold)
+    usual = 1.0 if np.isnan(usual) else usual  # no label of these rows was observed
+    X = rows.take(some).with_evidence()
+    return best_answers(networks, X, get_args(JointMetric), empty_value=usual)
+
+
+def _together(judged: list[HeldOut], *, by_fold: bool) -> HeldOut:
     """Members judged on a fold each, one after the other; or on the same rows, their mean."""
-    if validation is not None:
-        return _held_out(networks, validation, np.mean([part.P for part in judged], axis=0))
+    if not by_fold:
+        return replace(judged[0], P=np.mean([part.P for part in judged], axis=0))
     labels = [part.Y for part in judged]
+    evidence = [part.evidence for part in judged if part.evidence is not None]
     return HeldOut(
         sp.vstack(labels, format="csr") if sp.issparse(labels[0]) else np.vstack(labels),
         np.vstack([part.P for part in judged]),
         np.concatenate([part.weight for part in judged]),
-        {m: np.vstack([part.answers[m] for part in judged]) for m in judged[0].answers},
-        np.concatenate([part.answered for part in judged]),
+        np.vstack(evidence) if evidence else None,
     )

@@ -48,12 +48,11 @@ class MPVAE(nn.Module):
     settings : Settings
         Layer widths, latent dimension, number of factors, dropout.
     with_evidence : bool
-        Whether the last L columns of x are another model's probabilities on the probit
-        scale: then m starts from them, and the networks learn what they lack.
+        Whether x has L more columns at its end: another model's probabilities on the probit
+        scale, which `trust` weighs and adds to m. Encoders and decoder do not see them.
     """
 
-    evidence_mean: Tensor
-    evidence_scale: Tensor
+    trust: Tensor | None
 
     def __init__(
         self,
@@ -80,18 +79,16 @@ class MPVAE(nn.Module):
         self.B = nn.Parameter(torch.empty(n_labels, settings.n_factors))
         if settings.n_factors:
             nn.init.xavier_uniform_(self.B)
-        self.trust: nn.Parameter | None = None
-        if with_evidence:
-            self.trust = nn.Parameter(torch.ones(n_labels))
-            self.register_buffer("evidence_mean", torch.zeros(n_labels))
-            self.register_buffer("evidence_scale", torch.ones(n_labels))
+        self.register_buffer("trust", torch.zeros(n_labels) if with_evidence else None)
 
     def forward(self, x: Tensor, y: Tensor, eps: Tensor) -> Branches:
-        """Run both branches on one noise draw ``eps`` (N, d), as in the authors' code."""
-        offset = self._offset(x)
-        x = self.drop_inputs(self._inputs(x))
-        p_z_x = self._prior(x)
-        q_z_y = self._posterior(x, y)
+        """Run both branches on one noise draw ``eps`` (N, d), as in the authors' code.
+
+        For training, before there is evidence.
+        """
+        x = self.drop_inputs(x)
+        p_z_x = self.prior(x)
+        q_z_y = self.posterior(x, y)
         z = torch.cat([d.mean + d.stddev * eps for d in (p_z_x, q_z_y)])
         hidden = self.decoder(torch.cat([x.repeat(2, 1), z], -1))  # one pass for both branches
         if self.output_y is None:
@@ -99,17 +96,18 @@ class MPVAE(nn.Module):
         else:
             hidden_x, hidden_y = hidden.chunk(2)
             m_x, m_y = self.output(hidden_x), self.output_y(hidden_y)
-        if offset is not None:
-            m_x, m_y = m_x + offset, m_y + offset
         return Branches(p_z_x, q_z_y, m_x, m_y)
 
     def prior(self, x: Tensor) -> Gaussian:
         """Distribution of the latent code given the features, p(z | x)."""
-        return self._prior(self._inputs(x))
+        return _gaussian(self.prior_net(self._inputs(x)))
 
     def posterior(self, x: Tensor, y: Tensor) -> Gaussian:
         """Distribution of the code given the labels that are not NaN too, q(z | x, y)."""
-        return self._posterior(self._inputs(x), y)
+        seen = [self._inputs(x), y.nan_to_num(0)]
+        if self.sees_known:
+            seen.append((~y.isnan()).to(x))
+        return _gaussian(self.posterior_net(torch.cat(seen, -1)))
 
     def decode(self, x: Tensor, z: Tensor) -> Tensor:
         """Mean ``m`` (N, L) of the latent utilities, as the feature branch has it."""
@@ -143,29 +141,14 @@ class MPVAE(nn.Module):
                 hidden = layer(hidden)
         return (hidden if given.offset is None else hidden + given.offset), slope
 
-    def _prior(self, inputs: Tensor) -> Gaussian:
-        return _gaussian(self.prior_net(inputs))
-
-    def _posterior(self, inputs: Tensor, y: Tensor) -> Gaussian:
-        seen = [inputs, y.nan_to_num(0)]
-        if self.sees_known:
-            seen.append((~y.isnan()).to(inputs))
-        return _gaussian(self.posterior_net(torch.cat(seen, -1)))
-
     def _inputs(self, x: Tensor) -> Tensor:
-        """What the networks see: evidence standardised, lest rare labels drown the rest."""
-        if self.trust is None:
-            return x
-        L = len(self.trust)
-        evidence = (x[:, -L:] - self.evidence_mean) / self.evidence_scale
-        return torch.cat([x[:, :-L], evidence], -1)
+        return x if self.trust is None else x[:, : -len(self.trust)]
 
     def _offset(self, x: Tensor) -> Tensor | None:
-        """Where m starts: at marginals that are the evidence's, were trust 1; (N, L)."""
+        """What the evidence adds to m: with trust 1 and nothing else, its own marginals."""
         if self.trust is None:
             return None
-        evidence = x[:, -len(self.trust) :]
-        return self.trust * probit.scale(self.B) * evidence
+        return self.trust * probit.scale(self.B) * x[:, -len(self.trust) :]
 
 
 def mlp(n_in: int, hidden: tuple[int, ...], n_out: int, dropout: float) -> nn.Sequential:

@@ -1,13 +1,13 @@
 """Rows to learn from or to be judged on, and how a batch of them becomes tensors."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mpvae.features import Matrix, dense
+from mpvae.features import Matrix, beside, dense
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -17,14 +17,19 @@ class Rows:
     X: Matrix
     Y: Matrix
     weight: NDArray[np.float64]
-    with_evidence: bool = False  # the last columns of X are evidence about each label
+    evidence: NDArray[np.float32] | None = None  # (n, L), of models that have not seen the row
 
     def __len__(self) -> int:
         return len(self.weight)
 
     def take(self, index: NDArray[np.int64]) -> "Rows":
         """Those rows alone."""
-        return replace(self, X=self.X[index], Y=self.Y[index], weight=self.weight[index])
+        evidence = None if self.evidence is None else self.evidence[index]
+        return Rows(self.X[index], self.Y[index], self.weight[index], evidence)
+
+    def with_evidence(self) -> Matrix:
+        """Features, and the evidence, if any, in L more columns."""
+        return self.X if self.evidence is None else beside(self.X, self.evidence)
 
 
 def rows_tensor(X: Matrix, rows: NDArray[np.int64] | slice, like: Tensor) -> Tensor:

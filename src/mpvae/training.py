@@ -9,15 +9,11 @@ from torch import Tensor
 
 from mpvae import inference, loop, losses, probit
 from mpvae.config import Metric, Settings
-from mpvae.features import dense
 from mpvae.loop import EpochRecord
 from mpvae.losses import LossTerms
 from mpvae.networks import MPVAE
 from mpvae.observed import prevalence
 from mpvae.rows import Rows
-
-_LEAST_SPREAD = 1e-3  # on the probit scale, of the evidence for a label
-_FAINT = 0.1  # of the usual size: output weights where there is evidence to start from
 
 
 @dataclass(slots=True)
@@ -38,7 +34,7 @@ def threads_that_pay(rows: Rows, settings: Settings) -> Iterator[None]:
     """
     before = torch.get_num_threads()
     with torch.device("meta"):  # counts weights without making them
-        network = _network(rows, settings)
+        network = MPVAE(rows.X.shape[1], rows.Y.shape[1], settings)
     n_weights = sum(p.numel() for p in network.parameters())
     if 6 * n_weights * min(settings.batch_size, len(rows)) < 4e8:
         torch.set_num_threads(1)
@@ -63,18 +59,13 @@ def train(
     See `mpvae.loop.fit_network` for how it ends.
     """
     with loop.seeded(seed):
-        network = _network(rows, settings).to(device)
-        if rows.with_evidence:
-            _start_at_evidence(network, rows)
-        else:
-            _start_at_prevalence(network, rows)
-        special = {"B": {"factor": settings.lr_factors}, "trust": {}}  # no weight decay
-        named = dict(network.named_parameters())
-        others = [p for name, p in named.items() if name not in special]
+        network = MPVAE(rows.X.shape[1], rows.Y.shape[1], settings).to(device)
+        _start_at_prevalence(network, rows)
+        others = [p for name, p in network.named_parameters() if name != "B"]
         optimizer = torch.optim.Adam(
             [
                 {"params": others, "weight_decay": settings.weight_decay},
-                *({"params": [named[k]], **v} for k, v in special.items() if k in named),
+                {"params": [network.B], "factor": settings.lr_factors},
             ],
             lr=settings.lr,
             fused=True,
@@ -108,22 +99,6 @@ def _partly_hidden(y: Tensor, share_of_rows: float) -> Tensor:
     chosen = torch.rand(len(y), 1) < share_of_rows
     hidden = torch.rand(y.shape) < torch.rand(len(y), 1) * chosen
     return torch.where(hidden.to(y.device), torch.nan, y)
-
-
-def _network(rows: Rows, settings: Settings) -> MPVAE:
-    return MPVAE(rows.X.shape[1], rows.Y.shape[1], settings, rows.with_evidence)
-
-
-def _start_at_evidence(network: MPVAE, rows: Rows) -> None:
-    """Begin with next to nothing on top of the evidence."""
-    evidence = rows.X[:, -rows.Y.shape[1] :]
-    e = torch.as_tensor(dense(evidence))
-    network.evidence_mean.copy_(e.mean(0))
-    network.evidence_scale.copy_(e.std(0, correction=0) + _LEAST_SPREAD)
-    for layer in (network.output, network.output_y):
-        if layer is not None:
-            layer.weight.data *= _FAINT
-            layer.bias.data.zero_()
 
 
 def _start_at_prevalence(network: MPVAE, rows: Rows) -> None:

@@ -156,14 +156,14 @@ class _Task:
         rows, validation = self._read(model)
         n, L = rows.Y.shape
         settings = {name: self.fixed[name] for name in setting_docs() if name in self.fixed}
-        leave_out = ["base"] if "base" in self.fixed or not auto_asks(n, L) else []
-        if model.preset != "default":
-            leave_out.append("base")  # the paper has none
-        if sp.issparse(rows.X):
+        sparse = sp.issparse(rows.X)
+        some = auto_asks(model.preset, n, L, sparse=sparse)
+        leave_out = ["base"] if "base" in self.fixed or not some else []
+        if sparse:
             leave_out.append("quantiles")  # sparse columns have no ranks
         self.space = search_space(
             model.settings_,
-            DataShape(n, model.features_.n_outputs, L),
+            DataShape(n, model.features_.n_outputs, L, sparse),
             fixed=settings,
             preset=model.preset,
             objective=model.objective,
@@ -200,7 +200,9 @@ class _Task:
             self._prepared[key] = (model, *self._read(model))
         model, rows, validation = self._prepared[key]
         model = copy.copy(model).set_params(**given)
-        model.settings_ = model._resolve(rows.Y, validated=validation is not None)
+        model.settings_ = model._resolve(
+            rows.Y, sparse=sp.issparse(rows.X), validated=validation is not None
+        )
         return model, rows, validation
 
     def _model(self, given: dict[str, Any]) -> MPVAEClassifier:
