@@ -2,13 +2,16 @@
 
 import math
 from dataclasses import FrozenInstanceError, asdict, fields
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from mpvae.config import (
+    FEW_FEATURES,
     MAX_LATENT_DIM,
     DataShape,
+    Preset,
     Settings,
     parse_setting,
     resolve,
@@ -62,7 +65,11 @@ WRONG = [
         for name in ("lr_schedule", "threshold", "monitor")
         for value in ("linear", None, 1, ["paper"], {"a": 1})
     ],
-    *[("n_factors", value) for value in (-1, 2.5, "3", None, True, math.nan)],
+    *[
+        (name, value)
+        for name in ("n_factors", "kernel_features")
+        for value in (-1, 2.5, "3", None, True, math.nan)
+    ],
     *[
         (name, value)
         for name in ("shared_output", "label_branch", "quantiles")
@@ -105,6 +112,8 @@ def test_every_setting_has_a_wrong_value_among_these_tests():
         ("lr_decay_times", 0, 0),
         ("z_draws", 4096, 4096),
         ("monitor", "subset", "subset"),
+        ("kernel_features", np.int32(0), 0),
+        ("kernel_features", 10**6, 10**6),
     ],
 )
 def test_a_right_value_is_kept_as_a_plain_python_value(name, value, kept):
@@ -115,17 +124,67 @@ def test_a_right_value_is_kept_as_a_plain_python_value(name, value, kept):
 
 def test_auto_leaves_the_value_of_the_preset():
     given = dict.fromkeys(setting_docs(), "auto")
-    for preset in ("default", "paper", "authors_code"):
+    for preset in get_args(Preset):
         assert resolve(preset, given, SHAPE) == resolve(preset, {}, SHAPE)
 
 
 def test_an_unknown_preset_is_refused_by_name():
-    for preset in ("fast", None, ["paper"]):
-        with pytest.raises(ConfigError, match="preset must be one of default, paper"):
+    known = ", ".join(get_args(Preset))
+    for preset in ("fastest", None, ["paper"]):
+        with pytest.raises(ConfigError, match=f"preset must be one of {known}, got "):
             resolve(preset, {}, SHAPE)
 
 
-@pytest.mark.parametrize("preset", ["default", "paper", "authors_code"])
+@pytest.mark.parametrize(
+    "shape",
+    [SHAPE, DataShape(1500, 8, 14), DataShape(5000, 1836, 159, sparse=True)],
+    ids=["table", "few features", "texts"],
+)
+def test_fast_and_best_are_the_default_with_fewer_or_more_networks(shape):
+    default, fast, best = (resolve(name, {}, shape) for name in ("default", "fast", "best"))
+    assert (fast.n_members, default.n_members, best.n_members) == (3, 5, 15)
+    columns = [settings.kernel_features for settings in (fast, default, best)]
+    assert columns == ([200, 500, 1000] if shape is SHAPE else [0, 0, 0])
+    same = {"n_members", "kernel_features", "max_epochs", "patience"}
+    for other in (fast, best):
+        changed = {n for n, v in asdict(other).items() if v != getattr(default, n)}
+        assert changed <= same
+    assert best.max_epochs == default.max_epochs
+    # Half as many steps, but never fewer than 20 passes.
+    half = math.ceil(default.max_epochs / 2)
+    assert max(20, half - 1) <= fast.max_epochs <= max(20, half)
+
+
+def test_what_is_given_comes_before_what_fast_and_best_change():
+    given = {"n_members": 4, "kernel_features": 7, "max_epochs": 9}
+    for preset in ("fast", "best"):
+        found = asdict(resolve(preset, given, SHAPE))
+        assert {name: found[name] for name in given} == given
+
+
+@pytest.mark.parametrize(
+    ("preset", "n_features", "sparse", "columns"),
+    [
+        ("default", FEW_FEATURES, False, 500),
+        (
+            "default",
+            FEW_FEATURES - 1,
+            False,
+            0,
+        ),  # numbers by rank, a network learns all there is
+        ("default", 1000, True, 0),  # texts have next to no near ones
+        ("paper", 100, False, 0),
+        ("authors_code", 100, False, 0),
+    ],
+)
+def test_dense_tables_of_many_features_get_kernel_features(preset, n_features, sparse, columns):
+    shape = DataShape(1000, n_features, 10, sparse)
+    assert resolve(preset, {}, shape).kernel_features == columns
+    assert resolve(preset, {"kernel_features": 3}, shape).kernel_features == 3
+    assert resolve(preset, {"kernel_features": 0}, shape).kernel_features == 0
+
+
+@pytest.mark.parametrize("preset", get_args(Preset))
 def test_an_objective_sets_the_weights_of_the_loss_unless_they_are_given(preset):
     def weights(objective, **given):
         found = resolve(preset, given, SHAPE, objective)
@@ -246,6 +305,7 @@ def test_every_setting_is_documented():
     [
         ("lr", "1e-3", 1e-3),
         ("latent_dim", "12", 12),
+        ("kernel_features", "0", 0),
         ("hidden", "512,256", (512, 256)),
         ("hidden", "512, 256,", (512, 256)),
         ("hidden", "auto", "auto"),
@@ -269,6 +329,9 @@ def test_a_setting_is_parsed_from_text(name, text, value):
         ("lr", ""),
         ("latent_dim", "1.5"),
         ("latent_dim", "true"),
+        ("kernel_features", "many"),
+        ("kernel_features", "-1"),
+        ("kernel_features", "none"),
         ("hidden", "512,abc"),
         ("hidden", ""),
         ("hidden", "-3"),

@@ -187,13 +187,45 @@ def test_evidence_on_rows_left_out_is_worth_something():
 # --------------------------------------------------------------------------- rows of every kind
 
 
-def test_sparse_rows_are_as_good_as_dense_ones():
+def test_sparse_rows_are_as_good_as_dense_ones(monkeypatch):
+    monkeypatch.setattr(forest, "_features_tried", lambda x: 2)  # as many of either
     dense, left_out = fit_forest(X, Y, ONES, 0)
     sparse, also = fit_forest(sp.csr_array(X), sp.csr_array(Y), ONES, 0)
     np.testing.assert_array_equal(also, left_out)
     for model in (dense, sparse):
         for rows in (ASK, sp.csr_array(ASK)):
             np.testing.assert_array_equal(model.evidence(rows), dense.evidence(ASK))
+
+
+@pytest.mark.parametrize(
+    ("n_features", "of_dense", "of_sparse"),
+    [(1, 1, 1), (3, 3, 1), (29, 29, 5), (30, 15, 5), (31, 15, 5), (500, 250, 22)],
+)
+def test_features_tried_for_a_split(n_features, of_dense, of_sparse):
+    """Of few all, of more half; of sparse ones, as words, the square root is enough."""
+    x = np.zeros((2, n_features), np.float32)
+    assert forest._features_tried(x) == of_dense
+    assert forest._features_tried(sp.csr_array(x)) == of_sparse
+
+
+@pytest.mark.parametrize("kind", [np.asarray, sp.csr_array])
+def test_a_leaf_holds_three_rows_and_a_split_tries_so_many_features(grown, kind):
+    fitted, _ = fit_forest(kind(X), Y, ONES, 0)
+    size = np.diff(fitted.trees.indptr)
+    assert size[fitted.trees.feature < 0].min() == 3
+    assert not size[fitted.trees.feature >= 0].any()
+    for tree, *_ in grown:
+        assert tree.max_features_ == (D if kind is np.asarray else 2)
+
+
+def test_weighted_evidence_is_the_same_line_everywhere():
+    fitted, _ = fit_forest(X, Y, ONES, 0)
+    weighted = fitted.weighted(0.3, -0.2)
+    # Some roundings of numbers below 10.
+    np.testing.assert_allclose(
+        weighted.evidence(ASK), 0.3 * fitted.evidence(ASK) - 0.2, 0, 1e-13
+    )
+    assert type(weighted) is Forest
 
 
 def test_the_same_seed_gives_the_same_forest_on_any_number_of_threads(monkeypatch):

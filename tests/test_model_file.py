@@ -523,7 +523,7 @@ def test_settings_that_ask_for_gigabytes_are_refused_without_taking_them(copied)
     [
         ("params", {"verbose": "x"}),
         ("params", {"metric": "f1"}),
-        ("params", {"preset": "fast"}),
+        ("params", {"preset": "fastest"}),
         ("params", {"lr": -1}),
         ("params", {"unknown": 1}),
         ("params", {"objective": "f1"}),

@@ -8,7 +8,7 @@ from scipy.special import ndtr
 from sklearn import kernel_ridge, linear_model
 from sklearn.metrics.pairwise import rbf_kernel
 
-from mpvae import ridge
+from mpvae import rbf, ridge
 from mpvae.calibration import fit_line
 from mpvae.ridge import KernelRidge, fit_kernel_ridge
 
@@ -213,10 +213,20 @@ def test_fewer_landmarks_than_rows_span_the_kernel(monkeypatch, m):
 def test_rows_are_answered_in_pieces(monkeypatch):
     fitted, _ = fit_kernel_ridge(X, Y, ONES, 0)
     whole = fitted.evidence(ASK)
-    monkeypatch.setattr(ridge, "_CELLS", 7 * N)
+    monkeypatch.setattr(rbf, "_CELLS", 7 * N)
     # Products of other shapes may be added in another order.
     np.testing.assert_allclose(fitted.evidence(ASK), whole, 0, 1e-10)
     assert fitted.evidence(ASK[:0]).shape == (0, L)
+
+
+def test_weighted_evidence_is_the_same_line_everywhere():
+    fitted, _ = fit_kernel_ridge(X, Y, ONES, 0)
+    weighted = fitted.weighted(0.3, -0.2)
+    # Sums of N products, none above 10: roundings below 1e-12.
+    np.testing.assert_allclose(
+        weighted.evidence(ASK), 0.3 * fitted.evidence(ASK) - 0.2, 0, 1e-12
+    )
+    assert type(weighted) is KernelRidge
 
 
 @pytest.mark.parametrize("case", ["constant labels", "equal rows", "one row", "far", "two"])

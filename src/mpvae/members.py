@@ -191,7 +191,7 @@ def _on_evidence(
     together = []
     for network in networks:
         moved = _moved(network, np.full(L, worth[0]), np.full(L, shift))
-        moved.trust = torch.full((L,), worth[1]).to(moved.B)
+        moved.trust = moved.B.new_full((L,), worth[1])
         together.append(moved)
     return together, held_out
 

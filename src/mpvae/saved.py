@@ -86,7 +86,7 @@ def to_file(model: Any) -> tuple[dict[str, Any], Tensors]:
         zip(model.networks_, model.code_loadings_, strict=True)
     ):
         for name, value in network.state_dict().items():
-            tensors[f"members.{i}.{name}"] = value.cpu().numpy().astype(np.float32)
+            tensors[f"members.{i}.{name}"] = _as_short_as_exact(value.cpu().numpy())
         tensors[f"members.{i}.code_loadings"] = np.ascontiguousarray(loadings, np.float32)
         by_features = np.ascontiguousarray(model.feature_loadings_[i], np.float32)
         tensors[f"members.{i}.feature_loadings"] = by_features
@@ -195,6 +195,12 @@ def _kernel_features(model: Any, tensors: Tensors) -> KernelFeatures | None:
     return KernelFeatures.from_arrays(arrays, model.features_.n_outputs)
 
 
+def _as_short_as_exact(values: NDArray[Any]) -> NDArray[Any]:
+    """In float32, as networks are trained; what was multiplied since may need float64."""
+    short = values.astype(np.float32)
+    return short if np.array_equal(short, values) else values
+
+
 def _own(prefix: str, tensors: Tensors) -> Tensors:
     """Tensors whose names begin like this, by the rest of their names."""
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
@@ -213,7 +219,8 @@ def _calibration(tensors: Tensors, n_labels: int) -> Calibration | None:
 def _network(i: int, model: Any, tensors: Tensors) -> tuple[MPVAE, Any, Any]:
     prefix = f"members.{i}."
     own = _own(prefix, tensors)
-    if not all(v.dtype == np.float32 and np.isfinite(v).all() for v in own.values()):
+    floats = (np.float32, np.float64)
+    if not all(v.dtype in floats and np.isfinite(v).all() for v in own.values()):
         raise ValueError("weights are not finite numbers")
     n_labels = len(model.label_names_)
     loadings = own.pop("code_loadings").astype(np.float64)
@@ -227,7 +234,7 @@ def _network(i: int, model: Any, tensors: Tensors) -> tuple[MPVAE, Any, Any]:
     if len(widths) > len(own):  # before as many layers are built
         raise ValueError("there are fewer weights than layers")
     with torch.device("meta"):  # shapes only: nothing is allocated before they are checked
-        n_columns = model.features_.n_outputs + (n_labels if model.evidence_ else 0)
+        n_columns = model.features_.n_outputs  # without evidence: no layer sees it
         if model.kernel_features_ is not None:
             n_columns += model.kernel_features_.n_outputs
         network = MPVAE(n_columns, n_labels, settings, bool(model.evidence_))
