@@ -7,7 +7,8 @@ from scipy.optimize import minimize
 from scipy.special import log_ndtr, ndtr, ndtri
 from scipy.stats import norm
 
-from mpvae.calibration import apply_probit, fit_probit
+from mpvae import calibration
+from mpvae.calibration import apply_probit, fit_probit, fit_weights
 
 N = 20_000
 PRIOR = 20.0  # rows that the penalty stands for
@@ -162,3 +163,128 @@ def test_calibrated_frequencies_match_on_other_rows():
     assert (np.abs((Y - better).mean(0)) < 4 * se).all()
     off = np.abs((Y - P).mean(0)) / se
     assert (off[1:] > 8).all()  # before, all but the first label were
+
+
+# ------------------------------------------------------------------- weights of several scores
+
+
+def several(weights, shift, n=4000, n_labels=3, seed=0, mix=0.5):
+    """Labels (n, L) that follow so much of each of the scores, which resemble one another."""
+    rng = np.random.default_rng(seed)
+    shared = rng.normal(size=(n, n_labels))
+    scores = [mix * shared + rng.normal(size=shared.shape) for _ in weights]
+    v = sum(w * q for w, q in zip(weights, scores, strict=True)) + shift
+    return (rng.random(v.shape) < ndtr(v)).astype(float), scores
+
+
+@pytest.mark.parametrize(
+    ("weights", "shift"),
+    [((1.0,), 0.0), ((0.7, 0.3), -0.4), ((1.2, 0.1), 0.5), ((0.3, 0.3, 0.9), -1.0)],
+    ids=str,
+)
+def test_planted_weights_are_found(weights, shift):
+    Y, scores = several(weights, shift)
+    found, moved = fit_weights(Y, scores, np.ones(len(Y)))
+    q = np.stack([*(score.ravel() for score in scores), np.ones(Y.size)])
+    truth = np.array([*weights, shift])
+    v = truth @ q
+    fisher = (norm.pdf(v) ** 2 / (ndtr(v) * ndtr(-v)) * q) @ q.T
+    inverse = np.linalg.inv(fisher + PRIOR * np.eye(len(truth)))
+    equal = np.append(np.full(len(weights), 1 / len(weights)), 0)
+    bias = -inverse @ (PRIOR * (truth - equal))  # towards equal weights
+    se = np.sqrt(np.diag(inverse @ fisher @ inverse))
+    assert (se < 0.03).all()  # so that the next line says something
+    assert (np.abs(np.array([*found, moved]) - truth - bias) < 4 * se).all()
+
+
+@pytest.mark.parametrize("weights", [(1.0, -0.5), (-1.0, -1.0), (0.8, 0.0, -0.2)], ids=str)
+def test_no_weight_is_below_zero(weights):
+    Y, scores = several(weights, 0.2)
+    found, shift = fit_weights(Y, scores, np.ones(len(Y)))
+    assert np.isfinite(shift)
+    for w, truth in zip(found, weights, strict=True):
+        assert w >= 0
+        if truth < 0:
+            assert w == 0
+
+
+def test_equal_scores_share():
+    Y, (score,) = several((1.0,), 0.0, n=500)
+    for n in (2, 3):
+        found, _ = fit_weights(Y, [score] * n, np.ones(500))
+        np.testing.assert_allclose(found, found[0], rtol=1e-9)
+        # n equal weights are one of n times the size, held by n times fewer rows.
+        assert sum(found) == pytest.approx(
+            fit_weights(Y, [score], np.ones(500))[0][0], abs=0.01
+        )
+
+
+def test_an_independent_optimiser_finds_the_same_weights():
+    Y, scores = several((0.7, 0.3), -0.4, n=300)
+    weight = np.random.default_rng(1).uniform(0.5, 1.5, 300)
+
+    def loss(a):
+        s = a[0] * scores[0] + a[1] * scores[1] + a[2]
+        likelihood = weight[:, None] * np.where(Y == 1, log_ndtr(s), log_ndtr(-s))
+        return 10 * np.square(a - [0.5, 0.5, 0]).sum() - likelihood.sum()
+
+    options = {"xatol": 1e-9, "fatol": 1e-12, "maxiter": 4000, "maxfev": 4000}
+    best = minimize(loss, [0.5, 0.5, 0], method="Nelder-Mead", options=options)
+    found, shift = fit_weights(Y, scores, weight)
+    # L-BFGS-B ends where a step gains less than 2e-9 of the loss, some 500: with a curvature
+    # of 100 or more that is within sqrt(2e-6 / 100) of the minimum at worst.
+    assert [*found, shift] == pytest.approx(best.x, abs=2e-4)
+
+
+def test_weights_leave_out_labels_that_are_not_observed():
+    Y, scores = several((0.7, 0.3), -0.4, n=400)
+    hidden = np.random.default_rng(2).random(Y.shape) < 0.3
+    holes = np.where(hidden, np.nan, Y)
+    found = fit_weights(holes, scores, np.ones(400))
+    wild = [np.where(hidden, 1e3 * (1 + i), score) for i, score in enumerate(scores)]
+    again = fit_weights(holes, wild, np.ones(400))
+    assert again == found
+    seen = ~hidden
+    flat = fit_weights(
+        Y[seen][:, None], [s[seen][:, None] for s in scores], np.ones(seen.sum())
+    )
+    np.testing.assert_allclose([*flat[0], flat[1]], [*found[0], found[1]], rtol=1e-9)
+
+
+def test_where_nothing_was_observed_scores_share_equally():
+    scores = [np.ones((5, 2)), np.zeros((5, 2))]
+    assert fit_weights(np.full((5, 2), np.nan), scores, np.ones(5)) == ([0.5, 0.5], 0.0)
+
+
+def test_weights_of_rows_count_as_repetition():
+    Y, scores = several((0.7, 0.3), -0.4, n=300)
+    times = np.random.default_rng(3).integers(0, 4, 300)
+    weighted = fit_weights(Y, scores, times.astype(float))
+    again = [np.repeat(score, times, 0) for score in scores]
+    repeated = fit_weights(np.repeat(Y, times, 0), again, np.ones(times.sum()))
+    np.testing.assert_allclose(weighted[0], repeated[0], rtol=1e-6)
+    assert weighted[1] == pytest.approx(repeated[1], rel=1e-6)
+
+
+def test_sparse_labels_weigh_as_dense_ones():
+    Y, scores = several((0.7, 0.3), -0.4, n=300)
+    dense = fit_weights(Y, scores, np.ones(300))
+    assert fit_weights(sp.csr_array(Y), scores, np.ones(300)) == dense
+
+
+def test_of_very_many_rows_every_kth_is_enough(monkeypatch):
+    Y, scores = several((0.7, 0.3), -0.4, n=1000)
+    weight = np.random.default_rng(4).uniform(0.5, 1.5, 1000)
+    monkeypatch.setattr(calibration, "_ENTRIES", 700)  # of 3,000 entries: every fourth row
+    found = fit_weights(Y, scores, weight)
+    monkeypatch.undo()
+    assert found == fit_weights(Y[::4], [score[::4] for score in scores], weight[::4])
+    assert found != fit_weights(Y, scores, weight)
+
+
+def test_scores_beyond_all_bounds_are_weighed_without_infinities():
+    Y = np.array([[0.0], [1.0]] * 50)
+    certain = np.where(Y == 1, 8.0, -8.0)
+    found, shift = fit_weights(Y, [certain, -certain], np.ones(100))
+    assert np.isfinite([*found, shift]).all()
+    assert found[0] > found[1] >= 0

@@ -14,7 +14,15 @@ from sklearn.model_selection import GridSearchCV, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from mpvae import ConfigError, DataError, MPVAEClassifier, MPVAEError, inference, metrics
+from mpvae import (
+    ConfigError,
+    DataError,
+    MPVAEClassifier,
+    MPVAEError,
+    inference,
+    members,
+    metrics,
+)
 from mpvae.calibration import apply_probit, fit_probit
 from mpvae.data import simulate_probit
 from mpvae.decisions import PAPER_THRESHOLDS
@@ -477,6 +485,29 @@ def test_an_interrupt_leaves_a_fitted_model_and_is_raised_on(stop, monkeypatch):
 
 
 def test_an_interrupt_between_training_and_judging_keeps_the_members_before(monkeypatch):
+    train, marginals, trained = members.train, inference.marginals, []
+
+    def counted(*args, **kwargs):
+        result = train(*args, **kwargs)
+        trained.append(1)
+        return result
+
+    def interrupted(*args, **kwargs):
+        if len(trained) == 2:
+            trained.append(1)
+            raise KeyboardInterrupt
+        return marginals(*args, **kwargs)
+
+    monkeypatch.setattr(members, "train", counted)
+    monkeypatch.setattr(inference, "marginals", interrupted)
+    estimator = tiny()
+    with pytest.raises(KeyboardInterrupt):
+        estimator.fit(X, Y)
+    assert len(estimator.networks_) == len(estimator.code_loadings_) == 1
+    check_probabilities(estimator.predict_proba(X))
+
+
+def test_an_interrupt_after_the_last_training_keeps_all_members(monkeypatch):
     loadings, calls = inference.code_loadings, []
 
     def interrupted(*args, **kwargs):
@@ -485,12 +516,14 @@ def test_an_interrupt_between_training_and_judging_keeps_the_members_before(monk
             raise KeyboardInterrupt
         return loadings(*args, **kwargs)
 
+    whole = tiny().fit(X, Y)
     monkeypatch.setattr(inference, "code_loadings", interrupted)
     estimator = tiny()
     with pytest.raises(KeyboardInterrupt):
         estimator.fit(X, Y)
-    assert len(estimator.networks_) == len(estimator.code_loadings_) == 1
-    check_probabilities(estimator.predict_proba(X))
+    assert len(estimator.networks_) == len(estimator.code_loadings_) == 2
+    np.testing.assert_array_equal(estimator.predict_proba(X), whole.predict_proba(X))
+    assert estimator.validation_scores_ == whole.validation_scores_
 
 
 # ------------------------------------------------------------------- decisions and covariance
@@ -570,7 +603,7 @@ def test_the_published_settings_train(preset):
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"preset": "fast"},
+        {"preset": "fastest"},
         {"latent_dim": 0},
         {"hidden": {"a": 1}},
         {"lr": -1.0},

@@ -88,7 +88,8 @@ def fit_kernel_features(
         mean += share[piece] @ columns
         square += share[piece] @ columns**2
     # One scale for all: columns of their own would lift those that hold rounding alone.
-    spread = np.sqrt(max(float(np.mean(square - mean**2)), 1e-12))
+    variance = float(np.mean(square - mean**2))
+    spread = np.sqrt(variance) if variance > 1e-12 else 1.0  # or all rows are equal
     return KernelFeatures(
         landmarks, (root / spread).astype(np.float32), (mean / spread).astype(np.float32)
     )

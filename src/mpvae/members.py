@@ -111,10 +111,11 @@ def fit_members(
             on_member(_together(judged, by_fold=validation is None))
     held_out = _together(judged, by_fold=validation is None) if judged else None
     parts = partial(_partition, rows, validation, settings, seed)
+    finish = partial(_finished, networks, held_out, history, parts, validation)
     try:
-        return _finished(networks, held_out, history, parts, validation, interrupted)
+        return finish(settings.z_draws, interrupted)
     except KeyboardInterrupt:  # of what remains nothing takes long
-        return _finished(networks, held_out, history, parts, validation, True)
+        return finish(settings.z_draws, True)
 
 
 def recalibrate(fitted: Members) -> Members:
@@ -142,6 +143,7 @@ def _finished(
     history: list[dict[str, Any]],
     parts: Callable[[], Iterable[tuple[Rows, Rows | None]]],
     validation: Rows | None,
+    z_draws: int,
     interrupted: bool,
 ) -> Members:
     """Trained networks with evidence, if there is any, and with all that is asked of them."""
@@ -149,6 +151,10 @@ def _finished(
     answers: list[dict[JointMetric, NDArray[np.int64]]] = []
     answered: list[NDArray[np.bool_]] = []
     networks, held_out = _on_evidence(networks, held_out, parts)
+    if validation is not None and held_out is not None and held_out.evidence is not None:
+        # Of several networks the mean of probabilities counts, not of probits.
+        P = inference.marginals(networks, validation.with_evidence(), z_draws)
+        held_out = replace(held_out, P=P)
     for network, (learn, judge) in zip(networks, parts(), strict=False):
         X = learn.with_evidence()
         C.append(inference.code_loadings(network, X))
