@@ -670,7 +670,7 @@ def test_the_order_of_rows_does_not_matter(model):
     np.testing.assert_array_equal(again.predict_proba(ASK), model.predict_proba(ASK))
 
 
-def test_joint_answers_start_from_the_evidence_too(model):
+def test_joint_answers_have_the_evidence_too(model):
     vectors = np.array(list(itertools.product([0, 1], repeat=L)), float)
     x = ASK[:10]
     P = model.predict_proba(x)

@@ -1,4 +1,4 @@
-"""Kernel features: their inner products are the kernel, and what goes into a file comes back."""
+"""Kernel features: inner products that are the kernel, and files that hold them whole."""
 
 import numpy as np
 import pytest
