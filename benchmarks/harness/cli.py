@@ -3,11 +3,12 @@
     python benchmarks/paper.py table1 --quick      one seed, yeast and scene, all methods
     python benchmarks/paper.py all                 everything; resumes where it stopped
     python benchmarks/paper.py peers               the default beside peers, on 18 tables
-    python benchmarks/paper.py page                docs/reproduction.md and docs/peers.md
+    python benchmarks/paper.py ingredients         the default with one part left out
+    python benchmarks/paper.py page                docs/{reproduction,peers,accuracy}.md
 
 Experiments: table1, table2, figure_pk (the same cells), figure_noise, figure_cov, ablation,
-explain (why a rival differs from its published number); `all` is these. peers has its own
-tables, methods and protocol, see docs/peers.md.
+explain (why a rival differs from its published number); `all` is these. peers and ingredients
+have their own tables, methods and protocol, see docs/peers.md.
 Data sets are the .npz files in $MPVAE_DATA or ../shared/data; yeast falls back to river's.
 """
 
@@ -20,7 +21,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from harness import experiments, page, peers, peers_page, runner
+from harness import experiments, ingredients, page, peers, peers_page, runner
 from harness.cells import RESULTS, Cell
 from harness.datasets import EVERY, SOURCES
 from harness.experiments import FIGURE_SEEDS, SEEDS
@@ -39,22 +40,20 @@ EXPERIMENTS = (*TABLES, "figure_noise", "figure_cov", "ablation", "explain")
 def main() -> None:
     args = _arguments()
     if args.experiment == "page":
-        print(f"wrote {page.write(args.results)} and {peers_page.write(args.results)}")
+        for writer in (page, peers_page, ingredients):
+            print(f"wrote {writer.write(args.results)}")
         return
     wanted = EXPERIMENTS if args.experiment == "all" else (args.experiment,)
     cells = list(dict.fromkeys(c for name in wanted for c in _cells(name, args)))
     cells.sort(key=lambda cell: cell.seed)  # a whole table early, its spread later
     if args.fresh:
         shutil.rmtree(args.results, ignore_errors=True)
-    how = (
-        {
-            "run": peers.run,
-            "known": peers.without_running,
-            "max_seconds": peers.MAX_SECONDS,
-        }
-        if args.experiment == "peers"
-        else {}
-    )
+    how = {
+        "peers": {"run": peers.run, "known": peers.without_running},
+        "ingredients": {"run": ingredients.run, "known": ingredients.known},
+    }.get(args.experiment, {})
+    if how:
+        how["max_seconds"] = peers.MAX_SECONDS
     try:
         runner.run_all(cells, args.results, workers=args.workers, retry=args.retry, **how)
     except KeyboardInterrupt:
@@ -68,6 +67,8 @@ def _cells(name: str, args: argparse.Namespace) -> list[Cell]:
         return experiments.quick_cells(args.data, args.methods)
     if name == "peers":
         return peers.cells(args.data or peers.DATA, args.methods, args.seeds)
+    if name == "ingredients":
+        return ingredients.cells(args.data or ingredients.DATA, args.seeds)
     if name in TABLES:
         data = experiments.PK_DATA if name == "figure_pk" and not args.data else args.data
         return experiments.table_cells(data or SOURCES, args.methods, args.seeds)
@@ -140,7 +141,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("experiment", choices=[*EXPERIMENTS, "all", "peers", "page"])
+    parser.add_argument(
+        "experiment", choices=[*EXPERIMENTS, "all", "peers", "ingredients", "page"]
+    )
     parser.add_argument("--quick", action="store_true", help="one seed, yeast and scene")
     parser.add_argument("--data", nargs="+", choices=EVERY, metavar="NAME", help="only these")
     every = METHODS | PEERS
@@ -157,7 +160,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--fresh", action="store_true", help="forget earlier results first")
     parser.add_argument("--results", type=Path, help="folder of the cells' JSON files")
     args = parser.parse_args()
-    of_peers = args.experiment == "peers"
+    of_peers = args.experiment in ("peers", "ingredients")
     for option, known in (
         ("data", peers.DATA if of_peers else SOURCES),
         ("methods", PEERS if of_peers else METHODS),

@@ -18,7 +18,7 @@ import speed
 from harness import datasets
 from harness.cells import Cell, Stopwatch, peak_gb, provenance
 from harness.datasets import Part, Parts, join
-from harness.methods import ConstantOr, plain, probabilities
+from harness.methods import ALONE, ConstantOr, plain, probabilities
 from mpvae import MPVAEClassifier, conformal, joint, metrics
 from mpvae.config import DataShape, resolve
 from mpvae.data import simulate_probit, stratified_split
@@ -163,7 +163,7 @@ def _scores_of_unknown(model: Any, parts: Parts, share: float, seed: int) -> dic
 
 class _Ours:
     def __init__(self, seed: int) -> None:
-        self.model = MPVAEClassifier(objective="likelihood", random_state=seed)
+        self.model = MPVAEClassifier(objective="likelihood", random_state=seed, **ALONE)
 
     def fit(self, parts: Parts) -> None:
         self.model.fit(*parts.train, *parts.validation)
@@ -251,7 +251,7 @@ def _missing(cell: Cell) -> dict[str, Any]:
     Y = hidden(rows.Y, 1 - float(cell.variant), cell.seed)
     X: Any = rows.X
     model = MPVAEClassifier(
-        random_state=cell.seed, allow_missing_labels=cell.method == "masked"
+        random_state=cell.seed, allow_missing_labels=cell.method == "masked", **ALONE
     )
     if cell.method == "zeros":
         Y = np.nan_to_num(Y)
@@ -275,7 +275,7 @@ def _decisions(cell: Cell) -> dict[str, Any]:
     parts = parts_of(cell.data, cell.seed)
     rows = join(parts.train, parts.validation)
     given = {"n_members": 1} if cell.data == "delicious" else {}  # five take ten minutes
-    model = MPVAEClassifier(random_state=cell.seed, **given).fit(*rows)
+    model = MPVAEClassifier(random_state=cell.seed, **ALONE, **given).fit(*rows)
     content: dict[str, Any] = {"rules": model.rules_}
     for metric in ("example_f1", "subset"):
         content[metric] = {
@@ -291,7 +291,7 @@ def _sets(cell: Cell) -> dict[str, Any]:
     """Coverage and size of conformal sets, and of sets by the product of marginals."""
     parts = parts_of(cell.data, cell.seed)
     rows = join(parts.train, parts.validation)
-    model = MPVAEClassifier(random_state=cell.seed).fit(*rows)
+    model = MPVAEClassifier(random_state=cell.seed, **ALONE).fit(*rows)
     # Sets are calibrated on as many rows: coverage varies with these as with the test rows.
     by_both = np.sqrt(1 + len(parts.test.Y) / len(rows.Y))
     content: dict[str, Any] = {}
@@ -398,7 +398,7 @@ def _speed(cell: Cell) -> dict[str, Any]:
     """Seconds for 1,000 rows, 100 labels, half known, by the default model of five members."""
     torch.set_num_threads(2)
     data = simulate_probit(2000, n_labels=100, seed=cell.seed)
-    model = MPVAEClassifier(random_state=cell.seed, max_epochs=5).fit(
+    model = MPVAEClassifier(random_state=cell.seed, max_epochs=5, **ALONE).fit(
         data.X[1000:], data.Y[1000:]
     )
     known = hidden(data.Y[:1000], 0.5, cell.seed)
@@ -419,7 +419,9 @@ def _fit_in_steps(seed: int, n_members: int) -> dict[str, float]:
     """
     parts = parts_of("eco_butterflies", seed)
     step = speed.Step(parts.train.Y.shape[1])
-    model = MPVAEClassifier(objective="likelihood", random_state=seed, n_members=n_members)
+    model = MPVAEClassifier(
+        objective="likelihood", random_state=seed, n_members=n_members, **ALONE
+    )
     before = speed.seconds(step.plain, repeats=3)
     start = time.perf_counter()
     model.fit(*parts.train, *parts.validation)

@@ -188,8 +188,8 @@ def _losses(tables: dict[tuple[str, str], Summary]) -> Iterator[str]:
         mean = statistics.mean(gap for _, _, gap in behind)
         data, metric, gap = max(behind, key=lambda entry: entry[2])
         yield (
-            f"The default MPVAE is not first in {len(behind)} of {len(SOURCES) * len(METRICS)} "
-            f"cells; there it is {mean:.4f} behind on average, most on {data} "
+            f"Our networks are not first in {len(behind)} of {len(SOURCES) * len(METRICS)} "
+            f"cells; there they are {mean:.4f} behind on average, most on {data} "
             f"({METRICS[metric]}, {gap:.4f})."
         )
         yield ""
@@ -211,7 +211,7 @@ def _times(tables: dict[tuple[str, str], Summary]) -> Iterator[str]:
     yield ""
     memory = [run["peak_gb"] for run in tables["delicious", "mpvae"].runs]
     if memory:
-        yield f"MPVAE (default) on delicious, 983 labels: {max(memory):.1f} GB at most."
+        yield f"MPVAE (our networks) on delicious, 983 labels: {max(memory):.1f} GB at most."
         yield ""
 
 
@@ -272,7 +272,7 @@ def _ablation(results: Path) -> Iterator[str]:
         yield f"### {data}"
         yield ""
         yield from _ablation_table(results, data, "mpvae_paper", list(ABLATIONS))
-    yield "### The default, for many labels of many features"
+    yield "### Our networks, for many labels of many features"
     yield ""
     yield from paragraph(words.DEFAULT_ABLATION)
     for data, variants in DEFAULT_ABLATIONS.items():

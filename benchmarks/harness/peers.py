@@ -10,6 +10,7 @@ Forest, kernel machine and their average share fits: running the average writes 
 
 import warnings
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -25,6 +26,7 @@ from mpvae import observed
 from mpvae.config import DataShape, Metric, resolve
 from mpvae.data import stratified_folds
 from mpvae.decisions import apply_threshold
+from mpvae.evidence import KINDS
 
 DATA = (
     "norberg_birds",
@@ -123,28 +125,29 @@ def without_running(cell: Cell, results: Path) -> dict[str, Any] | None:
     return None
 
 
-def run(cell: Cell, results: Path) -> None:
-    """Run a cell and write its file, and those of methods that share its fits."""
+def run(cell: Cell, results: Path, method: Method | None = None) -> None:
+    """Run a cell and write its file, and those of methods that share its fits.
+
+    ``method`` stands for the one of that name with other settings.
+    """
     warnings.simplefilter("ignore")  # of peers: rare labels, iterations
     watch = Stopwatch()
     parts = datasets.load(cell.data, cell.seed)
-    found = contents(cell.method, cell.seed, join(parts.train, parts.validation), parts.test)
+    learn = join(parts.train, parts.validation)
+    if method is not None:
+        found = {cell.method: ours(method, cell.seed, learn, parts.test)}
+    else:
+        found = contents(cell.method, cell.seed, learn, parts.test)
     ended = {"peak_gb": round(peak_gb(), 2), "seconds_in_all": watch.seconds(), **provenance()}
-    for method, content in found.items():  # its own comes last: once it is there, all are
-        if cell.seed in seeds_of(cell.data, method, (0, cell.seed), PEERS):
-            Cell("peers", cell.data, method, cell.seed).write(results, content | ended)
+    for name, content in found.items():  # its own comes last: once it is there, all are
+        if cell.seed in seeds_of(cell.data, name, (0, cell.seed), PEERS):
+            replace(cell, method=name).write(results, content | ended)
 
 
 def contents(method: str, seed: int, learn: Part, test: Part) -> dict[str, dict[str, Any]]:
     """What the cell of each method holds that one run gives; ``method`` itself is the last."""
-    shape = {
-        "learning_rows": len(learn.Y),
-        "test_rows": len(test.Y),
-        "features": learn.X.shape[1],
-        "labels": learn.Y.shape[1],
-    }
     if PEERS[method].own_thresholds:
-        return {method: _ours(PEERS[method], seed, learn, test) | {"shape": shape}}
+        return {method: ours(PEERS[method], seed, learn, test)}
     folds = folds_of(learn.Y, seed)
     names = SHARED if method == "average" else (method,)
     found = {name: answers(PEERS[name], seed, learn, test.X, folds) for name in names}
@@ -157,7 +160,7 @@ def contents(method: str, seed: int, learn: Part, test: Part) -> dict[str, dict[
             "seconds": given.seconds,
             "cpu_seconds": given.cpu_seconds,
             "seconds_to_predict": given.seconds_to_predict,
-            "shape": shape,
+            "shape": _shape(learn, test),
             **_judged(given, learn, folds, test.Y),
         }
         for name, given in found.items()
@@ -231,7 +234,16 @@ def _judged(given: Answers, learn: Part, folds: Folds, Y_test: np.ndarray) -> di
     return _scores(Y_test, P, decided) | {"on_held_out_rows": on_held_out}
 
 
-def _ours(method: Method, seed: int, learn: Part, test: Part) -> dict[str, Any]:
+def _shape(learn: Part, test: Part) -> dict[str, int]:
+    return {
+        "learning_rows": len(learn.Y),
+        "test_rows": len(test.Y),
+        "features": learn.X.shape[1],
+        "labels": learn.Y.shape[1],
+    }
+
+
+def ours(method: Method, seed: int, learn: Part, test: Part) -> dict[str, Any]:
     """MPVAE as users have it: its own thresholds, or its joint rule where it chose that."""
     settings = method.grid[0]
     model = method.build(settings, seed, learn)
@@ -257,10 +269,20 @@ def _ours(method: Method, seed: int, learn: Part, test: Part) -> dict[str, Any]:
         "seconds": seconds,
         "cpu_seconds": cpu_seconds,
         "seconds_to_predict": predicting,
+        "shape": _shape(learn, test),
+        "resolved": {
+            "kernel_features": model.settings_.kernel_features,
+            "quantiles": model.settings_.quantiles,
+            "evidence": [name for s in model.evidence_ for name in _names_of(s)],
+        },
         "rules": model.rules_,
         **found,
         "on_held_out_rows": {name: model.validation_scores_.get(name) for name in by_threshold},
     }
+
+
+def _names_of(source: Any) -> list[str]:
+    return [name for name, kind in KINDS.items() if isinstance(source, kind)]
 
 
 def _scores(Y: np.ndarray, P: np.ndarray, decided: dict[str, np.ndarray]) -> dict[str, Any]:
