@@ -83,7 +83,7 @@ def scores(
         "scores": {"validation": validation, "best_on_test": test, "half": half},
         "on_validation_rows": judged,
         "ranking": {
-            name: _number(metric(Y, P))
+            name: number(metric(Y, P))
             for name, metric in SCORE_METRICS.items()
             if not name.startswith("precision_at")
         },
@@ -120,7 +120,8 @@ class Stopwatch:
         return round(time.process_time() - self.cpu_start, 2)
 
 
-def _number(value: float) -> float | None:
+def number(value: float) -> float | None:
+    """As JSON has it: null where it is not finite."""
     return float(value) if np.isfinite(value) else None
 
 
