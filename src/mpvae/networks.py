@@ -45,7 +45,7 @@ class MPVAE(nn.Module):
         self.posterior_net = mlp(n_seen, settings.hidden_labels, 2 * d, dropout)  # q(z | x, y)
         # Both branches share the decoder; the authors' code has no dropout there.
         decoder, dropped = settings.hidden_decoder, settings.dropout_decoder
-        self.decoder = mlp(n_features + d, decoder[:-1], decoder[-1], dropped).append(nn.ReLU())
+        self.decoder = mlp(n_features + d, decoder[:-1], decoder[-1], dropped).append(nn.ReLU(inplace=True))
         if dropped:
             self.decoder.append(nn.Dropout(dropped))
         self.drop_inputs = nn.Dropout(settings.dropout_inputs)
@@ -92,7 +92,7 @@ class MPVAE(nn.Module):
     def decode_codes(self, from_features: Tensor, z: Tensor) -> Tensor:
         """As `decode`, for many codes of a row: ``z`` (..., d), `decoder_input` (..., H)."""
         first: nn.Linear = self.decoder[0]  # type: ignore[assignment]
-        hidden = from_features + z @ first.weight[:, -self.latent_dim :].mT
+        hidden = (z @ first.weight[:, -self.latent_dim :].mT).add_(from_features)
         m: Tensor = self.output(self.decoder[1:](hidden))
         return m
 
@@ -115,7 +115,7 @@ def mlp(n_in: int, hidden: tuple[int, ...], n_out: int, dropout: float) -> nn.Se
     """Fully connected layers with ReLU, each hidden one followed by dropout."""
     layers: list[nn.Module] = []
     for width in hidden:
-        layers += [nn.Linear(n_in, width), nn.ReLU()]
+        layers += [nn.Linear(n_in, width), nn.ReLU(inplace=True)]
         if dropout:
             layers.append(nn.Dropout(dropout))
         n_in = width
