@@ -45,7 +45,9 @@ class MPVAE(nn.Module):
         self.posterior_net = mlp(n_seen, settings.hidden_labels, 2 * d, dropout)  # q(z | x, y)
         # Both branches share the decoder; the authors' code has no dropout there.
         decoder, dropped = settings.hidden_decoder, settings.dropout_decoder
-        self.decoder = mlp(n_features + d, decoder[:-1], decoder[-1], dropped).append(nn.ReLU(inplace=True))
+        self.decoder = mlp(n_features + d, decoder[:-1], decoder[-1], dropped).append(
+            nn.ReLU(inplace=True)
+        )
         if dropped:
             self.decoder.append(nn.Dropout(dropped))
         self.drop_inputs = nn.Dropout(settings.dropout_inputs)
