@@ -90,7 +90,7 @@ def ranking(Y: np.ndarray, P: np.ndarray) -> dict[str, Any]:
     """Every metric of the probabilities themselves."""
     return {
         "ranking": {
-            name: _number(metric(Y, P))
+            name: number(metric(Y, P))
             for name, metric in SCORE_METRICS.items()
             if not name.startswith("precision_at")
         },
@@ -127,7 +127,8 @@ class Stopwatch:
         return round(time.process_time() - self.cpu_start, 2)
 
 
-def _number(value: float) -> float | None:
+def number(value: float) -> float | None:
+    """As JSON has it: null where it is not finite."""
     return float(value) if np.isfinite(value) else None
 
 

@@ -86,7 +86,7 @@ def _absent(whole: dict[str, Any]) -> set[str]:
 # ---------------------------------------------------------------- page
 
 INTRODUCTION = """
-What the parts of `MPVAEClassifier()` are worth: each is left out in turn, everything else stays.
+What the parts of `MPVAEClassifier()` are worth: each is left out in turn, all else stays.
 This page is written by `mpvae benchmark page` from the cells that `mpvae benchmark ingredients`
 makes; rows, thresholds and scores are as in [peers.md](peers.md). The first row is the default;
 the others are differences from it, so that a minus is what the part is worth (for log-loss: a

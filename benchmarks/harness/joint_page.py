@@ -107,10 +107,13 @@ def _conditional(results: Path, seeds: tuple[int, ...]) -> Iterator[str]:
         yield "| gain | " + " | ".join(gains) + " | |"
         nll = [f["joint_nll"]["MPVAE"] for f in found]
         forest = [f["joint_nll"]["forest"] for f in found]
-        error = max(f["joint_nll"]["MPVAE_std"] for f in found)
+        known = [e for f in found if (e := f["joint_nll"]["MPVAE_std"]) is not None]
+        error = f"{max(known):.3f}" if known else "not known"
+        if 0 < len(known) < len(found):
+            error += f" in {len(known)} of {len(found)} seeds, else not known"
         yield (
             f"\nJoint negative log-likelihood of a row: {_cell(nll, 2)} (Monte Carlo error "
-            f"{error:.3f}); a forest's marginals as independent labels: {_cell(forest, 2)}.\n"
+            f"{error}); a forest's marginals as independent labels: {_cell(forest, 2)}.\n"
         )
 
 

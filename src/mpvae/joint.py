@@ -34,7 +34,7 @@ from mpvae.rows import rows_tensor
 _CELLS = 2**22  # entries of an array of draws: bounds memory
 _PRIOR_SHARE = 8  # one draw in so many is from N(0, I)
 _WIDEN = 1.05  # of the fitted Gaussian: tails must not be missed
-_NEWTON_STEPS = 20  # at most; four or five do for most rows
+_NEWTON_STEPS = 5  # at most; three do for most rows, and at a kink more do not help
 _MAX_STEP = 3.0  # standard deviations
 _STEP_DONE = 0.01
 _FEW = 5  # draws that count; an error estimated from fewer means nothing
@@ -266,27 +266,29 @@ def _fitted_gaussian(network: MPVAE, x: Tensor, y: Tensor, t: Tensor) -> tuple[T
     eps = torch.where((t != 0).any(1, keepdim=True), start * shrink, 0)
     xi = torch.cat([eps, eps.new_zeros(len(x), B.shape[1])], 1)
 
-    done = torch.zeros(len(x), 1, dtype=torch.bool, device=x.device)
+    root = xi.new_empty(len(x), xi.shape[1], xi.shape[1])
     identity = torch.eye(xi.shape[1]).to(xi)
-    loadings = B.expand(len(x), *B.shape)
+    moving = torch.arange(len(x), device=x.device)  # a row that has arrived stays where it is
     for step in range(_NEWTON_STEPS + 1):
-        eps, u = xi[:, :d], xi[:, d:]
-        m, slope = network.decode_with_slope(given, mean + sd * eps)
-        A = torch.cat([slope * sd[:, None], loadings], 2)  # (N, L, P)
-        v = t * (m + u @ B.mT)
+        at, signs = xi[moving], t[moving]
+        z = mean[moving] + sd[moving] * at[:, :d]
+        m, slope = network.decode_with_slope(given.of_rows(moving), z)
+        loadings = B.expand(len(moving), *B.shape)
+        A = torch.cat([slope * sd[moving, None], loadings], 2)  # (rows, L, P)
+        v = signs * (m + at[:, d:] @ B.mT)
         hazard = probit.erfc_hazard(v * -math.sqrt(0.5)) * math.sqrt(2 / math.pi)  # phi / Phi
-        weight = (hazard * (hazard + v)).clamp(0, 1) * t.abs()
-        root = torch.linalg.cholesky(identity + (A * weight[..., None]).mT @ A)
+        weight = (hazard * (hazard + v)).clamp(0, 1) * signs.abs()
+        root[moving] = half = torch.linalg.cholesky(identity + (A * weight[..., None]).mT @ A)
         if step == _NEWTON_STEPS:
             break
-        gradient = (A.mT @ (t * hazard)[..., None])[..., 0] - xi
-        change = torch.cholesky_solve(gradient[..., None], root)[..., 0]
+        gradient = (A.mT @ (signs * hazard)[..., None])[..., 0] - at
+        change = torch.cholesky_solve(gradient[..., None], half)[..., 0]
         length = change.norm(dim=1, keepdim=True).clamp(min=1e-12)
-        # A row that has arrived stays, so that its answer does not depend on the others.
-        done |= length < _STEP_DONE
-        if bool(done.all()):
+        far = (length >= _STEP_DONE)[:, 0]
+        moving = moving[far]
+        if len(moving) == 0:
             break
-        xi = torch.where(done, xi, xi + change * (_MAX_STEP / length).clamp(max=1))
+        xi[moving] = (at + change * (_MAX_STEP / length).clamp(max=1))[far]
     return xi, root
 
 

@@ -28,6 +28,12 @@ class FromFeatures(NamedTuple):
     hidden: Tensor  # (N, H), into its first layer
     offset: Tensor | None  # (N, L), onto m
 
+    def of_rows(self, rows: Tensor) -> "FromFeatures":
+        """Of some rows alone."""
+        return FromFeatures(
+            self.hidden[rows], None if self.offset is None else self.offset[rows]
+        )
+
     def for_draws(self) -> "FromFeatures":
         """With an axis for codes after the rows."""
         return FromFeatures(
@@ -70,7 +76,9 @@ class MPVAE(nn.Module):
         self.posterior_net = mlp(n_seen, settings.hidden_labels, 2 * d, dropout)  # q(z | x, y)
         # Both branches share the decoder; the authors' code has no dropout there.
         decoder, dropped = settings.hidden_decoder, settings.dropout_decoder
-        self.decoder = mlp(n_features + d, decoder[:-1], decoder[-1], dropped).append(nn.ReLU())
+        self.decoder = mlp(n_features + d, decoder[:-1], decoder[-1], dropped).append(
+            nn.ReLU(inplace=True)
+        )
         if dropped:
             self.decoder.append(nn.Dropout(dropped))
         self.drop_inputs = nn.Dropout(settings.dropout_inputs)
@@ -123,7 +131,7 @@ class MPVAE(nn.Module):
     def decode_codes(self, given: FromFeatures, z: Tensor) -> Tensor:
         """As `decode`, for codes ``z`` (..., d) and features that broadcast with them."""
         first: nn.Linear = self.decoder[0]  # type: ignore[assignment]
-        hidden = given.hidden + z @ first.weight[:, -self.latent_dim :].mT
+        hidden = (z @ first.weight[:, -self.latent_dim :].mT).add_(given.hidden)
         m: Tensor = self.output(self.decoder[1:](hidden))
         return m if given.offset is None else m + given.offset
 
@@ -155,7 +163,7 @@ def mlp(n_in: int, hidden: tuple[int, ...], n_out: int, dropout: float) -> nn.Se
     """Fully connected layers with ReLU, each hidden one followed by dropout."""
     layers: list[nn.Module] = []
     for width in hidden:
-        layers += [nn.Linear(n_in, width), nn.ReLU()]
+        layers += [nn.Linear(n_in, width), nn.ReLU(inplace=True)]
         if dropout:
             layers.append(nn.Dropout(dropout))
         n_in = width
