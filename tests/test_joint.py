@@ -3,6 +3,7 @@
 Draws are quasi-random, so errors computed as if they were independent err on the large side.
 """
 
+import copy
 import math
 from itertools import combinations, product
 
@@ -14,6 +15,7 @@ from scipy.stats import multivariate_normal
 
 from mpvae import joint, probit
 from mpvae.config import DataShape, resolve
+from mpvae.inference import marginals
 from mpvae.networks import MPVAE
 
 D = 3  # features
@@ -220,6 +222,74 @@ def test_conditional_times_evidence_is_the_joint():
         se = own_error(network, X[2], known[n])[n] / p
         gap = value[n] + math.log(p) - value[n + 1]
         assert abs(gap) < SE * math.hypot(error[n], se, error[n + 1])
+
+
+# ---------------------------------------------------------------- evidence beside the network
+
+
+def on_evidence(network, seed=0):
+    """The network with evidence, and X with columns of it, of standard normal size."""
+    both = copy.deepcopy(network)
+    L = len(network.B)
+    g = torch.Generator().manual_seed(seed)
+    both.trust = 0.5 + torch.rand(L, generator=g, dtype=torch.float64)
+    return both, np.hstack([X, np.random.default_rng(seed).normal(size=(len(X), L))])
+
+
+@pytest.mark.parametrize("n_factors", [0, 2])
+def test_evidence_is_a_shift_of_the_utilities_in_every_answer(n_factors):
+    """For one row, a network whose output bias has the evidence says the same of everything."""
+    network = member(4, n_factors, seed=20)
+    both, wide = on_evidence(network)
+    Y, holes = vectors(4), hidden(vectors(4))
+    scale = (1 + network.B.square().sum(1)).sqrt()
+    for x in wide:
+        moved = copy.deepcopy(network)
+        moved.output.bias += both.trust * scale * torch.as_tensor(x[D:])
+        for y in (Y, holes):
+            found, expected = (
+                (*joint.log_prob([net], at, y, 64), *joint.conditional([net], at, y, 64))
+                for net, at in ((both, rows(x, 16)), (moved, rows(x[:D], 16)))
+            )
+            for a, b in zip(found, expected, strict=True):
+                # The same draws: Newton steps and weights of them differ by rounding alone.
+                np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8)
+        drawn, also = (
+            joint.sample([net], rows(at, 5), 20, torch.Generator().manual_seed(1))
+            for net, at in ((both, x), (moved, x[:D]))
+        )
+        np.testing.assert_array_equal(drawn, also)
+
+
+def test_with_evidence_probabilities_of_all_vectors_have_the_marginals_of_the_model():
+    network, wide = on_evidence(member(4, seed=21))
+    Y = vectors(4)
+    for x in wide:
+        value, error = joint.log_prob([network], rows(x, 16), Y, S)
+        p = np.exp(value)
+        assert abs(p.sum() - 1) < SE * np.sqrt(((error * p) ** 2).sum())
+        P = marginals([network], x[None], 4096)[0]
+        for label in range(4):
+            has = Y[:, label] == 1
+            se = np.sqrt(((error * p)[has] ** 2).sum())
+            # P is a mean over 4,096 codes of its own: sqrt(0.25 / 4096) at the very most.
+            assert abs(p[has].sum() - P[label]) < SE * math.hypot(se, 0.5 / 64)
+
+
+def test_with_evidence_conditional_times_joint_of_the_known_is_the_joint():
+    network, wide = on_evidence(member(4, seed=22, loading=1.5))
+    target = np.array([1.0, 0, 0, 1])
+    known = np.full((5, 4), np.nan)
+    for n in range(5):
+        known[n, :n] = target[:n]
+    for x in wide:
+        value, error = joint.log_prob([network], rows(x, 5), known, S)
+        P = joint.conditional([network], rows(x, 5), known, S).P
+        for n in range(4):
+            p = P[n, n] if target[n] else 1 - P[n, n]
+            se = own_error(network, x, known[n])[n] / p
+            gap = value[n] + math.log(p) - value[n + 1]
+            assert abs(gap) < SE * math.hypot(error[n], se, error[n + 1])
 
 
 # ---------------------------------------------------------------- one label, or none

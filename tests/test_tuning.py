@@ -206,6 +206,35 @@ def test_evidence_is_made_once_for_each_base_and_scaling(monkeypatch):
     assert len(made) == len(set(made))
 
 
+@pytest.mark.parametrize("fixed", [{}, {"preset": "fast"}, {"base": "kernel"}], ids=str)
+def test_with_evidence_and_kernel_features_a_score_is_that_of_the_model(fixed):
+    many = simulate_probit(60, n_features=3, n_labels=3, n_factors=1, seed=3)
+    given = {"kernel_features": 5, "n_members": 2} | fixed
+    found = search(trials=2, X=many.X, Y=many.Y, metric="log_loss", **given)
+    again = MPVAEClassifier(**FAST | given, random_state=0).fit(many.X, many.Y)
+    assert again.evidence_
+    assert again.validation_scores_["log_loss"] == found.default.score
+    best = found.estimator().fit(many.X, many.Y)
+    assert best.kernel_features_.n_outputs == 5
+    assert best.validation_scores_["log_loss"] == found.best.score
+
+
+def test_where_nobody_would_be_asked_no_base_is_searched():
+    many = simulate_probit(60, n_features=3, n_labels=3, n_factors=1, seed=3)
+    words = sp.csr_array(np.maximum(many.X, 0))
+    for features, options, searched in (
+        (many.X, {}, True),
+        (words, {}, True),
+        (words, {"preset": "fast"}, False),
+        (many.X, {"preset": "paper"}, False),
+        (X, {}, False),  # too few rows
+    ):
+        task = tuning._Task(
+            features, Y if features is X else many.Y, None, None, "log_loss", 0, FAST | options
+        )
+        assert ("base" in task.space.knobs) == searched
+
+
 def test_sparse_features_and_labels_are_searched():
     found = search(trials=2, X=sp.csr_array(np.where(X > 0, X, 0)), Y=sp.csr_array(Y))
     assert "quantiles" not in found.trials
