@@ -220,7 +220,7 @@ def _half_vote(kind: Any, *, most: int, leaf: int) -> Callable[[Settings, int, P
     """Forest with half a vote more; beyond ``most`` rows x labels, ``leaf`` rows in a leaf.
 
     A node holds 16 bytes a label, and a tree of pure leaves about as many nodes as rows:
-    75 GB for delicious.
+    62 GB for delicious.
     """
 
     def build(settings: Settings, seed: int, rows: Part) -> Any:

@@ -30,7 +30,7 @@ one core, the fits for thresholds included, and {gb} GB.
 """
 
 SETTINGS = """
-- **MPVAE (default)**: `MPVAEClassifier()`, networks that start from a kernel machine and a
+- **MPVAE (default)**: `MPVAEClassifier()`, networks joined by a kernel machine and a
   forest. **MPVAE alone**: `base=None`, the networks by themselves. **MPVAE fast**, **MPVAE
   best**: the presets of these names, in a table of their own.
 - **random forest**, **extra trees**: scikit-learn's, 300 trees. Half a vote for each label's
