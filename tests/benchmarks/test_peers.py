@@ -15,8 +15,10 @@ from harness.cells import Cell
 from harness.datasets import Part, Parts
 from harness.experiments import Waiting
 from harness.methods import PEERS, HalfVote
+from mpvae.config import DataShape, resolve
 from mpvae.data import simulate_probit
 from mpvae.decisions import apply_threshold, fit_threshold
+from mpvae.forest import Forest
 from mpvae.metrics import DECISION_METRICS
 
 
@@ -98,6 +100,8 @@ def test_mpvae_is_scored_by_what_predict_gives(monkeypatch):
         thresholds_ = dict.fromkeys(DECISION_METRICS, 0.5)
         validation_scores_ = dict.fromkeys(DECISION_METRICS, 0.7)
         rules_ = {"example_f1": "joint", "subset": "threshold"}  # noqa: RUF012
+        settings_ = resolve("default", {}, DataShape(100, 40, 3))
+        evidence_ = (object.__new__(Forest), object())
 
         def fit(self, X, Y):
             assert len(Y) == len(LEARN.Y)
@@ -112,7 +116,10 @@ def test_mpvae_is_scored_by_what_predict_gives(monkeypatch):
 
     method = replace(PEERS["mpvae"], build=lambda settings, seed, rows: Model())
     monkeypatch.setitem(PEERS, "mpvae", method)
-    scores = peers.contents("mpvae", 0, LEARN, TEST)["mpvae"]["scores"]
+    content = peers.contents("mpvae", 0, LEARN, TEST)["mpvae"]
+    made = {"kernel_features": 500, "quantiles": False, "evidence": ["forest"]}
+    assert content["resolved"] == made
+    scores = content["scores"]
     assert scores["held_out"]["example_f1"] == 1
     assert scores["threshold"]["example_f1"] == 0  # nothing is above one half
     assert scores["held_out"]["micro_f1"] == 0
