@@ -42,9 +42,9 @@ class MPVAEClassifier(JointQuestions):
 
     Parameters
     ----------
-    preset : {"default", "paper", "authors_code"}
-        Where "auto" values come from: what measures best, the text of the paper, or the
-        authors' released code.
+    preset : {"default", "fast", "best", "paper", "authors_code"}
+        Where "auto" values come from: what measures best, the same in less time, or with more
+        networks, the text of the paper, or the authors' released code.
     objective : {"auto", "likelihood", "paper"}
         What training minimises: "likelihood", a bound of the joint likelihood, for calibrated
         joint and conditional probabilities; "paper", its ranking-heavy weights, for F1 alone;
@@ -52,12 +52,12 @@ class MPVAEClassifier(JointQuestions):
     metric : {"example_f1", "micro_f1", "macro_f1", "hamming", "subset"}
         What `predict` should do well at, and what `score` returns.
     base : {"auto", "kernel", "forest"}, None, classifier, or a list
-        Who is asked first. Its answers to rows it has not seen are evidence the networks
-        start from and correct: a kernel machine, a forest of extra trees, any scikit-learn
-        multi-label classifier with ``predict_proba`` (given the features scaled, without
-        kernel features), or several, weighted on the probit scale. "auto": kernel machine and
-        forest, in preset "fast" the kernel machine, up to 50,000 rows; None, and "auto" in the
-        paper's presets: the networks alone.
+        Who else is asked. Its answers are evidence, which joins the networks with a weight
+        from rows that neither has seen: a kernel machine, a forest of extra trees, any
+        scikit-learn multi-label classifier with ``predict_proba`` (given the features scaled,
+        without kernel features), or several. "auto": forest and, unless X is sparse, kernel
+        machine (in preset "fast" the kernel machine alone), up to 50,000 rows; None, and
+        "auto" in the paper's presets: the networks alone.
     latent_dim, n_factors, hidden, hidden_labels, hidden_decoder
         The networks: dimension of z, columns of the factor loadings, layer widths of feature
         encoder, label encoder and decoder.

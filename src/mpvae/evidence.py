@@ -1,4 +1,4 @@
-"""Evidence: what another model says about each label, for the networks to start from.
+"""Evidence: what another model says about each label, to be weighed with the networks.
 
 For rows to learn from it has to come from a model that has not seen them: left out in closed
 form by the kernel machine, out of bag by the forest, out of fold by a scikit-learn classifier.
