@@ -7,8 +7,9 @@ fit would say about a row had it not seen it has a closed form,
 .. math:: f_{-i}(x_i) = \frac{f(x_i) - h_i y_i}{1 - h_i}, \quad h = \mathrm{diag}\,H,
 
 where H maps labels to fitted values. So bandwidth and penalty are chosen, and these
-answers weighed with those of networks, without a second fit. The kernel is spanned by its values at a sample of at
-most `MAX_LANDMARKS` rows (Nystroem): cost grows linearly in rows from there.
+answers weighed with those of networks, without a second fit. The kernel is spanned by its
+values at a sample of at most `MAX_LANDMARKS` rows (Nystroem): cost grows linearly in rows from
+there.
 """
 
 from collections.abc import Mapping
