@@ -150,9 +150,9 @@ def test_fast_and_best_are_the_default_with_fewer_or_more_networks(shape):
         changed = {n for n, v in asdict(other).items() if v != getattr(default, n)}
         assert changed <= same
     assert best.max_epochs == default.max_epochs
-    # Half as many steps, but never fewer than 20 passes.
-    half = math.ceil(default.max_epochs / 2)
-    assert max(20, half - 1) <= fast.max_epochs <= max(20, half)
+    # A quarter of the steps, but never fewer than 20 passes.
+    quarter = math.ceil(default.max_epochs / 4)
+    assert max(20, quarter - 1) <= fast.max_epochs <= max(20, quarter)
 
 
 def test_what_is_given_comes_before_what_fast_and_best_change():

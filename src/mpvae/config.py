@@ -295,7 +295,7 @@ def _fast(shape: DataShape) -> dict[str, Any]:
     values = _default(shape)
     return values | {
         "n_members": 3,
-        "steps": values["steps"] // 2,
+        "steps": values["steps"] // 4,
         "kernel_features": min(values["kernel_features"], 200),
     }
 
