@@ -18,9 +18,10 @@ PUBLISHED = {  # Bai, Kong and Gomes (2020), Tables 1 and 2, column MPVAE
 }
 CHOICES = {  # file -> what was changed
     "default": "**the default**",
-    "one_network": "one network instead of five (`n_members=1`)",
-    "ranking_heavy": "the paper's weights (`lambda_ce=0.5, lambda_rank=10`)",
-    "z_averaged": "z averaged over 16 codes (`z_draws=16`)",
+    "networks": "its networks alone (`base=None, kernel_features=0`)",
+    "one_network": "one such network instead of five (`n_members=1`)",
+    "ranking_heavy": "such networks, the paper's weights (`lambda_ce=0.5, lambda_rank=10`)",
+    "z_averaged": "such networks, z averaged over 16 codes (`z_draws=16`)",
     "paper": "preset `paper`",
     "authors_code": "preset `authors_code`",
     "forest": "a random forest (300 trees, out-of-bag thresholds)",
