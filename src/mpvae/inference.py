@@ -73,7 +73,9 @@ def code_loadings(network: MPVAE, X: Matrix, *, n_rows: int = 512, n_draws: int 
         x = rows_tensor(X, rows, network.B)
         p_z_x = network.prior(x)
         eps = normal_points(n_draws, p_z_x.mean.shape[1]).to(network.B)
-        m = torch.stack([network.decode(x, p_z_x.mean + p_z_x.stddev * e) for e in eps])
+        given = network.from_features(x)
+        codes = (p_z_x.mean + p_z_x.stddev * e for e in eps)
+        m = torch.stack([network.decode_codes(given, z) for z in codes])
         deviation = (m - m.mean(0)).flatten(0, 1) / (
             len(rows) * (n_draws - 1)
         ) ** 0.5  # (S N, L)
