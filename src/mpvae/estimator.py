@@ -1,6 +1,7 @@
 """MPVAEClassifier: the multivariate probit VAE as a scikit-learn classifier."""
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self, cast, get_args
 
@@ -260,17 +261,20 @@ class MPVAEClassifier(JointQuestions):
         """
         self.__dict__.pop("thresholds_", None)
         seed = self._seed()
-        rows, validation = self._read_rows(X, y, X_val, y_val, sample_weight, seed)
-        with FitProgress(self.verbose > 0) as progress, threads_that_pay(rows, self.settings_):
-            fitted = members.fit_members(
-                rows,
-                validation,
-                self.settings_,
-                metric=self.metric,
-                seed=seed,
-                device=device_named(self.device),
-                on_epoch=lambda member, record: self._show(progress, member, record),
+        with FitProgress(self.verbose > 0) as progress:
+            rows, validation = self._read_rows(
+                X, y, X_val, y_val, sample_weight, seed, progress.asking
             )
+            with threads_that_pay(rows, self.settings_):
+                fitted = members.fit_members(
+                    rows,
+                    validation,
+                    self.settings_,
+                    metric=self.metric,
+                    seed=seed,
+                    device=device_named(self.device),
+                    on_epoch=lambda member, record: self._show(progress, member, record),
+                )
         if self.recalibrate:
             fitted = members.recalibrate(fitted)
         self.members_by_fold_ = validation is None and self.settings_.n_members > 1
@@ -362,7 +366,14 @@ class MPVAEClassifier(JointQuestions):
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _read_rows(
-        self, X: Any, y: Any, X_val: Any, y_val: Any, sample_weight: ArrayLike | None, seed: int
+        self,
+        X: Any,
+        y: Any,
+        X_val: Any,
+        y_val: Any,
+        sample_weight: ArrayLike | None,
+        seed: int,
+        on_source: Callable[[str], None] = lambda name: None,
     ) -> tuple[Rows, Rows | None]:
         """Rows to learn from and to validate on, as the networks see them, evidence included.
 
@@ -389,7 +400,9 @@ class MPVAEClassifier(JointQuestions):
         if self.settings_.quantiles:
             self.features_ = with_quantiles(self.features_, X, weight)
         x = self.features_.apply(X)
-        self.evidence_, left_out = fit_evidence(self._asked(x, Y), x, Y, weight, seed)
+        self.evidence_, left_out = fit_evidence(
+            self._asked(x, Y), x, Y, weight, seed, on_source
+        )
         self.kernel_features_ = None
         if self.settings_.kernel_features:
             n_landmarks = self.settings_.kernel_features

@@ -74,7 +74,12 @@ def auto_asks(preset: Preset, n_rows: int, n_labels: int, *, sparse: bool) -> li
 
 
 def fit_evidence(
-    asked: Sequence[Any], X: Matrix, Y: Matrix, weight: NDArray[np.float64], seed: int
+    asked: Sequence[Any],
+    X: Matrix,
+    Y: Matrix,
+    weight: NDArray[np.float64],
+    seed: int,
+    on_source: Callable[[str], None] = lambda name: None,
 ) -> tuple[list[Source], NDArray[np.float32] | None]:
     """Sources fitted to all rows, and their evidence (n, L) for each row without itself.
 
@@ -86,6 +91,8 @@ def fit_evidence(
         Features as the networks see them, labels (NaN where not observed), weights of rows.
     seed : int
         For what is random in the sources.
+    on_source : callable
+        Told the name of each source before it is fitted.
 
     Returns
     -------
@@ -98,6 +105,7 @@ def fit_evidence(
     sources: list[Source] = []
     found: list[NDArray[np.float64]] = []
     for one in asked:
+        on_source(one if isinstance(one, str) else type(one).__name__)
         fit = _NAMED[one] if isinstance(one, str) else _Classifier(one).fit
         source, left_out = fit(X, Y, weight, seed)
         sources.append(source)

@@ -44,6 +44,10 @@ class _Live:
 class FitProgress(_Live):
     """Bar over the epochs of all members, with the loss and the validation score."""
 
+    def asking(self, name: str) -> None:
+        """Show that a base learner is at work; how long it takes is not known."""
+        self._bar.update(self._task, description=f"asking {name}", total=None)
+
     def update(
         self, *, member: int, n_members: int, epoch: int, max_epochs: int, scores: str
     ) -> None:
