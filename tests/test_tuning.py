@@ -18,6 +18,7 @@ from mpvae.config import DataShape, resolve, setting_docs
 from mpvae.data import simulate_probit
 from mpvae.journal import JOURNAL, MAX_BYTES
 from mpvae.space import DECIDES, KNOBS, Range, search_space
+from mpvae.task import Task
 from mpvae.tuned import BEST, TRIALS
 from mpvae.tuning import tune
 
@@ -229,10 +230,22 @@ def test_where_nobody_would_be_asked_no_base_is_searched():
         (many.X, {"preset": "paper"}, False),
         (X, {}, False),  # too few rows
     ):
-        task = tuning._Task(
+        task = Task(
             features, Y if features is X else many.Y, None, None, "log_loss", 0, FAST | options
         )
         assert ("base" in task.space.knobs) == searched
+
+
+def test_auto_is_kept_by_a_name_that_means_the_same_in_every_preset():
+    many = simulate_probit(60, n_features=3, n_labels=3, n_factors=1, seed=3)
+    for preset, name in (
+        ("default", "auto"),
+        ("best", "auto"),
+        ("fast", "kernel"),
+        ("paper", None),
+    ):
+        task = Task(many.X, many.Y, None, None, "log_loss", 0, FAST | {"preset": preset})
+        assert task.auto == name
 
 
 def test_sparse_features_and_labels_are_searched():

@@ -96,6 +96,9 @@ plus).
 LEARNT = """
 ## What we learnt
 
+Seen on rows left out or held out of training while the default was made; no command repeats
+these comparisons, but for the parts in the tables below.
+
 - **Base learners join after training.** The networks are trained alone; then their answers and
   those of a forest and a kernel machine meet on the probit scale, with weights fitted on rows
   that neither has seen. To start training at the base learner's answer was the first design.

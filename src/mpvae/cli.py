@@ -133,7 +133,7 @@ def fit(
     base: Annotated[
         BaseName | None,
         typer.Option(
-            help="Who gives the networks evidence to start from; none: the paper.",
+            help="Who is asked beside the networks; none: nobody, as in the paper.",
             show_default="auto",
         ),
     ] = None,
