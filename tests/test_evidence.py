@@ -37,7 +37,6 @@ from mpvae.forest import Forest, fit_forest
 from mpvae.members import HeldOut, _on_evidence, fit_members
 from mpvae.networks import MPVAE
 from mpvae.ridge import KernelRidge, fit_kernel_ridge
-from mpvae.rows import Rows
 from mpvae.training import train
 from test_model_file import TENSOR_CHANGES, parts, refused, rewrite
 
@@ -426,10 +425,16 @@ def members_of(base, monkeypatch, n_members=2, **changes):
     return model, *made[0]
 
 
+def parts_of_members(rows, model):
+    """What each member learnt from and was judged on."""
+    splits = members._splits(rows, None, model.settings_, model._seed())
+    return list(members._parts(rows, None, splits))
+
+
 @pytest.mark.parametrize("n_members", [1, 3])
 def test_held_out_probabilities_are_those_of_the_joined_networks(monkeypatch, n_members):
     model, rows, _, fitted = members_of("auto", monkeypatch, n_members)
-    parts_of = list(members._partition(rows, None, model.settings_, model._seed()))
+    parts_of = parts_of_members(rows, model)
     found = [
         inference.marginals([net], judge.with_evidence(), 0)
         for net, (_, judge) in zip(fitted.networks, parts_of, strict=True)
@@ -491,11 +496,10 @@ def planted(q_share, e_share, seed=0):
 SOME = np.zeros((N, L), np.float32)
 
 
-def joined(held_out, evidence=SOME):
+def joined(held_out):
     """The network before and after, and the held-out rows after."""
     before = network(with_evidence=False, n_factors=2).double()
-    rows = Rows(X, Y, ONES, evidence)
-    (after,), held_out = _on_evidence([before], held_out, lambda: [(rows, None)])
+    (after,), held_out = _on_evidence([before], held_out)
     return before, after, held_out
 
 
@@ -545,11 +549,15 @@ def test_without_held_out_rows_it_is_half_and_half(held_out):
     assert after.trust.tolist() == [0.5] * L
 
 
-def test_without_evidence_nothing_is_changed():
-    held_out = planted(1.0, 0.0)
-    before, after, left = joined(held_out, evidence=None)
-    assert after is before
-    assert left is held_out
+def test_without_evidence_held_out_rows_have_what_the_networks_say(monkeypatch):
+    model, rows, _, fitted = members_of(None, monkeypatch, 2)
+    assert all(net.trust is None for net in fitted.networks)
+    assert fitted.held_out.evidence is None
+    found = [
+        inference.marginals([net], judge.X, 0)
+        for net, (_, judge) in zip(fitted.networks, parts_of_members(rows, model), strict=True)
+    ]
+    np.testing.assert_array_equal(np.vstack(found), fitted.held_out.P)
 
 
 def test_networks_given_are_left_as_they_were():
@@ -598,7 +606,7 @@ def test_recalibration_moves_evidence_and_networks_alike():
 def test_recalibrated_networks_say_what_the_held_out_rows_say(monkeypatch):
     model, rows, _, fitted = members_of("auto", monkeypatch, 2)
     moved = members.recalibrate(fitted)
-    parts_of = members._partition(rows, None, model.settings_, model._seed())
+    parts_of = parts_of_members(rows, model)
     found = [
         inference.marginals([net], judge.with_evidence(), 0)
         for net, (_, judge) in zip(moved.networks, parts_of, strict=True)

@@ -8,7 +8,7 @@ import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 import scipy.sparse as sp
@@ -27,6 +27,7 @@ from mpvae.networks import MPVAE
 from mpvae.rows import Rows
 from mpvae.training import train
 
+_Index: TypeAlias = NDArray[np.int64]
 _ROWS, _ENTRIES = 200, 2**26  # rows, and draws x labels x rows, a member decides jointly
 
 
@@ -81,7 +82,8 @@ def fit_members(
     history: list[dict[str, Any]] = []
     judged: list[HeldOut] = []
     interrupted = False
-    for member, (learn, judge) in enumerate(_partition(rows, validation, settings, seed)):
+    parts = partial(_parts, rows, validation, _splits(rows, validation, settings, seed))
+    for member, (learn, judge) in enumerate(parts()):
         try:
             trained = train(
                 learn,
@@ -110,8 +112,9 @@ def fit_members(
         if on_member is not None and judged:
             on_member(_together(judged, by_fold=validation is None))
     held_out = _together(judged, by_fold=validation is None) if judged else None
-    parts = partial(_partition, rows, validation, settings, seed)
-    finish = partial(_finished, networks, held_out, history, parts, validation)
+    finish = partial(
+        _finished, networks, held_out, history, parts, validation, rows.evidence is not None
+    )
     try:
         return finish(settings.z_draws, interrupted)
     except KeyboardInterrupt:  # of what remains nothing takes long
@@ -143,6 +146,7 @@ def _finished(
     history: list[dict[str, Any]],
     parts: Callable[[], Iterable[tuple[Rows, Rows | None]]],
     validation: Rows | None,
+    with_evidence: bool,
     z_draws: int,
     interrupted: bool,
 ) -> Members:
@@ -150,20 +154,22 @@ def _finished(
     C, F = [], []
     answers: list[dict[JointMetric, NDArray[np.int64]]] = []
     answered: list[NDArray[np.bool_]] = []
-    networks, held_out = _on_evidence(networks, held_out, parts)
+    if with_evidence:
+        networks, held_out = _on_evidence(networks, held_out)
     if validation is not None and held_out is not None and held_out.evidence is not None:
         # Of several networks the mean of probabilities counts, not of probits.
         P = inference.marginals(networks, validation.with_evidence(), z_draws)
         held_out = replace(held_out, P=P)
+    usual = 1.0 if held_out is None else _usual_f1(held_out)
     for network, (learn, judge) in zip(networks, parts(), strict=False):
         X = learn.with_evidence()
         C.append(inference.code_loadings(network, X))
         F.append(inference.feature_loadings(network, X))
         if validation is None and judge is not None and held_out is not None:
-            answers.append(_some_answers([network], judge, held_out))
+            answers.append(_some_answers([network], judge, usual))
             answered.append(np.arange(len(judge)) < _most_rows(judge.Y.shape[1]))
     if validation is not None and held_out is not None:
-        answers.append(_some_answers(networks, validation, held_out))
+        answers.append(_some_answers(networks, validation, usual))
         answered.append(np.arange(len(validation)) < _most_rows(validation.Y.shape[1]))
     if held_out is not None:
         held_out = replace(
@@ -175,25 +181,20 @@ def _finished(
 
 
 def _on_evidence(
-    networks: list[MPVAE],
-    held_out: HeldOut | None,
-    parts: Callable[[], Iterable[tuple[Rows, Rows | None]]],
+    networks: list[MPVAE], held_out: HeldOut | None
 ) -> tuple[list[MPVAE], HeldOut | None]:
     """Networks and evidence together, each weighted by what it is worth on held-out rows.
 
     Both are honest there. On rows the networks learnt from they look better than they are, so
     weights learnt in training trust the evidence too little, and the networks learn less.
     """
-    learn, _ = next(iter(parts()))
-    if learn.evidence is None:
-        return networks, held_out
     worth, shift = [0.5, 0.5], 0.0  # nothing is known where no row was held out
     if held_out is not None and held_out.evidence is not None:
         q = calibration.probits(held_out.P)
         e = held_out.evidence.astype(np.float64)
         worth, shift = calibration.fit_weights(held_out.Y, [q, e], held_out.weight)
         held_out = replace(held_out, P=ndtr(worth[0] * q + worth[1] * e + shift))
-    L = learn.Y.shape[1]
+    L = len(networks[0].B)
     together = []
     for network in networks:
         moved = _moved(network, np.full(L, worth[0]), np.full(L, shift))
@@ -218,26 +219,36 @@ def _by_label(values: NDArray[np.float64], like: Tensor) -> Tensor:
     return torch.as_tensor(values).to(like)[:, None]
 
 
-def _partition(
+def _splits(
     rows: Rows, validation: Rows | None, settings: Settings, seed: int
-) -> Iterable[tuple[Rows, Rows | None]]:
-    """Rows to learn from and rows to be judged on, member by member, made when needed."""
+) -> list[tuple[_Index | None, _Index | None]]:
+    """Rows each member learns from and is judged on; None: all, and the validation rows."""
     n_members = settings.n_members
     if validation is not None:
-        return [(rows, validation)] * n_members
+        return [(None, None)] * n_members
     if n_members > 1:
         folds = stratified_folds(rows.Y, n_members, seed=seed)
-        return (
-            (rows.take(np.flatnonzero(folds != k)), rows.take(np.flatnonzero(folds == k)))
-            for k in range(n_members)
-        )
+        return [
+            (np.flatnonzero(folds != k), np.flatnonzero(folds == k)) for k in range(n_members)
+        ]
     share = settings.validation_fraction
     if share * len(rows) < 1 or len(rows) < 3:
-        return [(rows, None)]
+        return [(None, None)]
     split = stratified_split(rows.Y, {"learn": 1 - share, "judge": share}, seed=seed)
     if min(map(len, split.values())) == 0:
-        return [(rows, None)]
-    return [(rows.take(split["learn"]), rows.take(split["judge"]))]
+        return [(None, None)]
+    return [(split["learn"], split["judge"])]
+
+
+def _parts(
+    rows: Rows, validation: Rows | None, splits: list[tuple[_Index | None, _Index | None]]
+) -> Iterable[tuple[Rows, Rows | None]]:
+    """The rows of each split, made when needed."""
+    for learn, judge in splits:
+        yield (
+            rows if learn is None else rows.take(learn),
+            validation if judge is None else rows.take(judge),
+        )
 
 
 def _most_rows(n_labels: int) -> int:
@@ -245,16 +256,20 @@ def _most_rows(n_labels: int) -> int:
     return min(_ROWS, _ENTRIES // (N_DRAWS * n_labels)) if n_labels > 1 else 0
 
 
+def _usual_f1(held_out: HeldOut) -> float:
+    """Example-F1 of a usual row: what an empty answer to an empty row is worth."""
+    threshold = observed.best_threshold(held_out.Y, held_out.P, "example_f1", "paper")
+    usual = observed.decision_score(held_out.Y, held_out.P, "example_f1", threshold)
+    return 1.0 if np.isnan(usual) else usual  # no label of these rows was observed
+
+
 def _some_answers(
-    networks: list[MPVAE], rows: Rows, held_out: HeldOut
+    networks: list[MPVAE], rows: Rows, usual: float
 ) -> dict[JointMetric, NDArray[np.int64]]:
     """Joint decisions about the first of some rows the networks have not seen."""
     some = np.arange(min(_most_rows(rows.Y.shape[1]), len(rows)))
     if len(some) == 0:
         return {}
-    threshold = observed.best_threshold(held_out.Y, held_out.P, "example_f1", "paper")
-    usual = observed.decision_score(held_out.Y, held_out.P, "example_f1", threshold)
-    usual = 1.0 if np.isnan(usual) else usual  # no label of these rows was observed
     X = rows.take(some).with_evidence()
     return best_answers(networks, X, get_args(JointMetric), empty_value=usual)
 

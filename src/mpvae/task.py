@@ -45,7 +45,7 @@ class Task:
         sparse = sp.issparse(rows.X)
         asked = auto_asks(model.preset, n, L, sparse=sparse)
         as_default = asked == auto_asks("default", n, L, sparse=sparse)
-        self.auto = None if not asked else "auto" if as_default else asked[0]
+        self.auto = "auto" if as_default else asked[0] if asked else None
         leave_out = ["base"] if "base" in self.fixed or not asked else []
         if sparse:
             leave_out.append("quantiles")  # sparse columns have no ranks
