@@ -5,12 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
-from scipy.special import log_ndtr, ndtr, ndtri
+from scipy.special import erfcx, log_ndtr, ndtr, ndtri
 
 from mpvae.features import Matrix, dense
 
 _PRIOR_ROWS = 20.0  # a label is moved as if it also had this many rows that need no change
 _STEPS = 25
+_CLOSE = 1e-6  # a step that ends the search
+_UNIT = np.sqrt(2 / np.pi)  # hazard of the normal distribution: _UNIT / erfcx(-v / sqrt 2)
 _ENTRIES = 2**21  # labels x rows that weights are fitted to, about
 _FARTHEST = 8.0  # on the probit scale
 
@@ -55,45 +57,102 @@ def fit_line(
 
     As `fit_probit`, for any scores ``q`` (n, L); what needs no change is slope 1 and ``shift``.
     """
-    truth = dense(Y)
-    seen = ~np.isnan(truth)
-    t = np.where(seen, 2 * np.nan_to_num(truth) - 1, 0.0)  # (n, L)
-    w = np.ones(len(t)) if weight is None else np.asarray(weight, np.float64)
-    a, b = np.ones(t.shape[1]), np.zeros(t.shape[1]) + shift
-    for _ in range(_STEPS):
-        v = t * (a * q + b)
-        hazard = np.exp(-0.5 * v * v - log_ndtr(v)) / np.sqrt(2 * np.pi)
-        slope = w[:, None] * t * hazard  # 0 where not observed
-        curve = w[:, None] * seen * hazard * (hazard + v)
-        gradient = np.stack([(slope * q).sum(0), slope.sum(0)])
-        gradient -= _PRIOR_ROWS * np.stack([a - 1, b - shift])
-        h_aa = (curve * q * q).sum(0) + _PRIOR_ROWS
-        h_ab = (curve * q).sum(0)
-        h_bb = curve.sum(0) + _PRIOR_ROWS
-        determinant = h_aa * h_bb - h_ab**2
-        step_a = (h_bb * gradient[0] - h_ab * gradient[1]) / determinant
-        step_b = (h_aa * gradient[1] - h_ab * gradient[0]) / determinant
-        length = np.maximum(1.0, np.abs(np.stack([step_a, step_b])).max(0))
-        a, b = a + step_a / length, b + step_b / length
-    return np.maximum(a, 0.05), b  # a slope below zero would turn the ranking round
+    usual = np.ones(q.shape[1])
+    slopes, b = _fit_each(Y, [q], weight, usual[None], usual * shift)
+    return np.maximum(slopes[0], 0.05), b  # without slope there would be no ranking
 
 
 def fit_weights(
     Y: Matrix, scores: Sequence[NDArray[np.float64]], weight: NDArray[np.float64]
-) -> tuple[list[float], float]:
-    r"""Weights w >= 0 and shift b for which :math:`\Phi(\sum_s w_s q_s + b)` fits best.
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    r"""Weights w >= 0 and shifts b for which :math:`\Phi(\sum_s w_s q_s + b)` fits best.
 
-    One weight per score for all labels together: maximum likelihood, with as many rows as in
-    `fit_probit` that ask for equal weights which sum to 1. Of very many rows a part is enough.
+    First for all labels together, then for each one, penalised as in `fit_probit` for moving
+    away from what all have.
 
     Parameters
     ----------
     Y : (n, L)
         Labels, NaN where not observed.
-    scores : list of (n, L)
+    scores : list of S arrays of shape (n, L)
         On the probit scale, from models that have not seen the row.
     weight : (n,)
         Weights of the rows.
+
+    Returns
+    -------
+    weights : ndarray of shape (S, L)
+    shift : ndarray of shape (L,)
+    """
+    together, shift = _fit_together(Y, scores, weight)
+    usual = np.ones(scores[0].shape[1])
+    return _fit_each(Y, scores, weight, together[:, None] * usual, shift * usual)
+
+
+def _fit_each(
+    Y: Matrix,
+    scores: Sequence[NDArray[np.float64]],
+    weight: NDArray[np.float64] | None,
+    usual: NDArray[np.float64],
+    usual_shift: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Weights (S, L) and shifts (L,) of each label on its own, beginning at the usual ones.
+
+    Newton's method for all labels at once. A weight that reaches zero stays there as long as
+    the likelihood would have it negative.
+    """
+    truth = dense(Y)
+    seen = ~np.isnan(truth)
+    t = np.where(seen, 2 * np.nan_to_num(truth) - 1, 0.0)  # (n, L)
+    w = np.ones(len(t)) if weight is None else np.asarray(weight, np.float64)
+    centre = np.concatenate([usual, usual_shift[None]])  # (S + 1, L)
+    a = centre
+    n_coef = len(centre)
+    for _ in range(_STEPS):
+        v = t * _weighed(a, scores)
+        hazard = _UNIT / erfcx(-v / np.sqrt(2))
+        slope = w[:, None] * t * hazard  # 0 where not observed
+        curve = w[:, None] * seen * hazard * (hazard + v)
+        gradient = _PRIOR_ROWS * (centre - a)
+        H = np.zeros((t.shape[1], n_coef, n_coef))
+        H[:] = _PRIOR_ROWS * np.eye(n_coef)
+        for r in range(n_coef):
+            by_r = curve if r == n_coef - 1 else curve * scores[r]
+            gradient[r] += (slope if r == n_coef - 1 else slope * scores[r]).sum(0)
+            for s in range(r, n_coef):
+                H[:, r, s] += (by_r if s == n_coef - 1 else by_r * scores[s]).sum(0)
+                H[:, s, r] = H[:, r, s]
+        held = (a <= 0) & (gradient < 0)
+        held[-1] = False
+        free = ~held.T
+        H = np.where(free[:, :, None] & free[:, None, :], H, np.eye(n_coef))
+        step = np.linalg.solve(H, np.where(held, 0, gradient).T[..., None])[..., 0].T
+        step /= np.maximum(1.0, np.abs(step).max(0))
+        moved = a + step
+        moved[:-1] = np.maximum(moved[:-1], 0)
+        done = np.abs(moved - a).max() < _CLOSE
+        a = moved
+        if done:
+            break
+    return a[:-1], a[-1]
+
+
+def _weighed(
+    a: NDArray[np.float64], scores: Sequence[NDArray[np.float64]]
+) -> NDArray[np.float64]:
+    """Scores times weights, plus the shift in the last row; (n, L)."""
+    total = np.tile(a[-1], (len(scores[0]), 1))
+    for each, score in zip(a[:-1], scores, strict=True):
+        total += each * score
+    return total
+
+
+def _fit_together(
+    Y: Matrix, scores: Sequence[NDArray[np.float64]], weight: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], float]:
+    """One weight per score, and one shift, for all labels; of very many rows a part is enough.
+
+    As many rows as in `fit_probit` ask for equal weights which sum to 1.
     """
     rows = slice(None, None, max(1, scores[0].size // _ENTRIES))
     truth = dense(Y[rows])
@@ -112,7 +171,7 @@ def fit_weights(
 
     bounds = [(0.0, None)] * len(scores) + [(None, None)]
     found = minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds).x
-    return [float(a) for a in found[:-1]], float(found[-1])
+    return found[:-1], float(found[-1])
 
 
 def apply_probit(

@@ -16,8 +16,15 @@ from mpvae import decisions, inference, labels, members, model_file, observed, s
 from mpvae.answers import JointMetric, best_answers
 from mpvae.config import DataShape, Metric, Objective, Preset, Settings, resolve, setting_docs
 from mpvae.errors import ConfigError, DataError
-from mpvae.evidence import auto_asks, check_base, evidence_of, fit_evidence
-from mpvae.features import Matrix, beside, dense, fit_features, listed, with_quantiles
+from mpvae.evidence import (
+    Source,
+    auto_asks,
+    check_base,
+    evidence_of,
+    evidence_of_each,
+    fit_evidence,
+)
+from mpvae.features import Matrix, beside, fit_features, listed, with_quantiles
 from mpvae.judging import judge
 from mpvae.kernel_features import fit_kernel_features
 from mpvae.loop import EpochRecord, device_named
@@ -279,6 +286,10 @@ class MPVAEClassifier(JointQuestions):
             fitted = members.recalibrate(fitted)
         self.members_by_fold_ = validation is None and self.settings_.n_members > 1
         self.networks_ = fitted.networks
+        if fitted.worth is not None:
+            self.evidence_ = [
+                s.weighted(w) for s, w in zip(self.evidence_, fitted.worth, strict=True)
+            ]
         self.code_loadings_ = [loadings.cpu().numpy() for loadings in fitted.code_loadings]
         self.feature_loadings_ = [F.cpu().numpy() for F in fitted.feature_loadings]
         self.history_ = pd.DataFrame(fitted.history)
@@ -400,9 +411,8 @@ class MPVAEClassifier(JointQuestions):
         if self.settings_.quantiles:
             self.features_ = with_quantiles(self.features_, X, weight)
         x = self.features_.apply(X)
-        self.evidence_, left_out = fit_evidence(
-            self._asked(x, Y), x, Y, weight, seed, on_source
-        )
+        sources, left_out = fit_evidence(self._asked(x, Y), x, Y, weight, seed, on_source)
+        self.evidence_: list[Source] = []  # their weights are not known yet
         self.kernel_features_ = None
         if self.settings_.kernel_features:
             n_landmarks = self.settings_.kernel_features
@@ -410,13 +420,16 @@ class MPVAEClassifier(JointQuestions):
             x = beside(x, self.kernel_features_.apply(x))
         rows = Rows(x, Y, weight, left_out)
         if X_val is None:
+            self.evidence_ = sources
             return rows, None
         X_val, Y_val = self._read_validation(X_val, y_val, allow_missing=allow_missing)
         if not observed.has_observed(Y_val):
             raise DataError("y_val holds no observed label, NaN alone; leave it out")
-        n_columns = x.shape[1]
-        said = dense(X_val[:, n_columns:]) if self.evidence_ else None
-        return rows, Rows(X_val[:, :n_columns], Y_val, np.ones(X_val.shape[0]), said)
+        said = None
+        if sources:
+            said = evidence_of_each(sources, X_val[:, : self.features_.n_outputs])
+        self.evidence_ = sources
+        return rows, Rows(X_val, Y_val, np.ones(X_val.shape[0]), said)
 
     def _check_parameters(self) -> None:
         """Check what is not among the settings, before any work."""
@@ -434,7 +447,7 @@ class MPVAEClassifier(JointQuestions):
     def _asked(self, x: Matrix, Y: Matrix) -> list[Any]:
         """Who gives evidence; "auto" asks by preset, and within bounds."""
         if self.base == "auto":
-            return auto_asks(self.preset, *Y.shape, sparse=sp.issparse(x))
+            return auto_asks(self.preset, *Y.shape)
         if isinstance(self.base, list | tuple):
             return list(self.base)
         return [] if self.base is None else [self.base]

@@ -21,11 +21,11 @@ from mpvae.errors import ConfigError
 from mpvae.features import Matrix, dense, with_short_positions
 from mpvae.forest import Forest, fit_forest
 from mpvae.ridge import KernelRidge, fit_kernel_ridge
+from mpvae.rows import FARTHEST, in_sum
 
 MIN_ROWS, MAX_ROWS = 50, 50_000
 MAX_ENTRIES = 50_000_000
 """Rows, and rows times labels, within which "auto" asks anyone."""
-_FARTHEST = 5.0  # on the probit scale: evidence is never certain
 _FOLDS = 5
 
 
@@ -36,8 +36,8 @@ class Source(Protocol):
         """Probit of each label's probability, (n, L)."""
         ...
 
-    def weighted(self, weight: float, shift: float) -> "Source":
-        """The same, its evidence e replaced by weight e + shift."""
+    def weighted(self, weight: NDArray[np.float64]) -> "Source":
+        """The same, its evidence multiplied by a weight for each label, (L,)."""
         ...
 
 
@@ -62,15 +62,12 @@ def check_base(base: Any) -> None:
             )
 
 
-def auto_asks(preset: Preset, n_rows: int, n_labels: int, *, sparse: bool) -> list[str]:
-    """Whom ``base="auto"`` asks.
-
-    On sparse features, as of texts, rows have next to no near ones: no kernel machine there.
-    """
+def auto_asks(preset: Preset, n_rows: int, n_labels: int) -> list[str]:
+    """Whom ``base="auto"`` asks."""
     if not MIN_ROWS <= n_rows <= MAX_ROWS or n_rows * n_labels > MAX_ENTRIES:
         return []
     asked = {"default": ["kernel", "forest"], "best": ["kernel", "forest"], "fast": ["kernel"]}
-    return [name for name in asked.get(preset, []) if not (sparse and name == "kernel")]
+    return asked.get(preset, [])
 
 
 def fit_evidence(
@@ -81,7 +78,7 @@ def fit_evidence(
     seed: int,
     on_source: Callable[[str], None] = lambda name: None,
 ) -> tuple[list[Source], NDArray[np.float32] | None]:
-    """Sources fitted to all rows, and their evidence (n, L) for each row without itself.
+    """Sources fitted to all rows, and their evidence for each row without itself.
 
     Parameters
     ----------
@@ -98,35 +95,35 @@ def fit_evidence(
     -------
     sources : list
         Empty where there is no evidence.
-    left_out : ndarray or None
-        Sum of the sources' evidence, each weighted by what it is worth beside the others.
+    left_out : ndarray of shape (S, n, L), or None
+        What each source says about each row without having seen it.
     """
     X = with_short_positions(X)
     sources: list[Source] = []
-    found: list[NDArray[np.float64]] = []
+    found: list[NDArray[np.float32]] = []
     for one in asked:
         on_source(one if isinstance(one, str) else type(one).__name__)
         fit = _NAMED[one] if isinstance(one, str) else _Classifier(one).fit
         source, left_out = fit(X, Y, weight, seed)
         sources.append(source)
-        found.append(left_out)
-    if len(found) > 1:
-        worth, shift = calibration.fit_weights(Y, found, weight)
-        each = shift / len(found)
-        sources = [s.weighted(w, each) for s, w in zip(sources, worth, strict=True)]
-        found = [w * e + each for e, w in zip(found, worth, strict=True)]
-    return sources, _sum(found) if found else None
+        found.append(_bounded(left_out))
+    return sources, np.stack(found) if found else None
+
+
+def evidence_of_each(sources: Sequence[Source], X: Matrix) -> NDArray[np.float32]:
+    """What each source says about each row, (S, n, L)."""
+    X = with_short_positions(X)
+    return np.stack([_bounded(source.evidence(X)) for source in sources])
 
 
 def evidence_of(sources: Sequence[Source], X: Matrix) -> NDArray[np.float32]:
     """What the sources say together about each row, (n, L)."""
     X = with_short_positions(X)
-    return _sum([source.evidence(X) for source in sources])
+    return in_sum([source.evidence(X) for source in sources])
 
 
-def _sum(found: list[NDArray[np.float64]]) -> NDArray[np.float32]:
-    total = np.clip(np.sum(found, axis=0), -_FARTHEST, _FARTHEST)
-    return np.asarray(total, np.float32)
+def _bounded(evidence: NDArray[np.float64]) -> NDArray[np.float32]:
+    return np.clip(evidence, -FARTHEST, FARTHEST).astype(np.float32)
 
 
 def _can_be_asked(one: Any) -> bool:
@@ -145,8 +142,8 @@ class _Classifier:
         q = _probits(self.model, X, np.size(self.slope))
         return np.asarray(self.slope * q + self.shift)
 
-    def weighted(self, weight: float, shift: float) -> "_Classifier":
-        return replace(self, slope=weight * self.slope, shift=weight * self.shift + shift)
+    def weighted(self, weight: NDArray[np.float64]) -> "_Classifier":
+        return replace(self, slope=weight * self.slope, shift=weight * self.shift)
 
     def fit(
         self, X: Matrix, Y: Matrix, weight: NDArray[np.float64], seed: int
@@ -176,4 +173,4 @@ def _probits(model: Any, X: Matrix, n_labels: int) -> NDArray[np.float64]:
         found = np.column_stack(
             [p @ np.asarray(c, float) for p, c in zip(found, classes, strict=True)]
         )
-    return np.asarray(np.clip(ndtri(np.asarray(found, np.float64)), -_FARTHEST, _FARTHEST))
+    return np.asarray(np.clip(ndtri(np.asarray(found, np.float64)), -FARTHEST, FARTHEST))

@@ -22,6 +22,7 @@ N_KNOTS = 201
 """Quantiles a numeric column is described by where its ranks are what counts."""
 MAX_DISCRETE = 20
 """Columns with no more distinct values than this are standardised, not ranked."""
+_FAR = 30.0  # times the usual largest value: a column in another unit
 _KNOT_SHARES = np.linspace(0, 1, N_KNOTS)
 _OUTER_SHARE = 0.5 / N_KNOTS  # the outermost ranks: 2.8 standard deviations
 MAX_LEVELS = 100
@@ -116,14 +117,16 @@ def fit_features(
 ) -> FeatureMap:
     """Learn means, scales and levels from the training rows, each counted by its weight.
 
-    A sparse matrix is scaled by the largest absolute value of each column and not centred,
-    and its rows are brought to one length. A constant column gets scale 1.
+    A sparse matrix is not centred. Its columns share one unit, as counts of words do, but for
+    those with far larger values; a column counts for more the fewer rows it is found in
+    (inverse document frequency), and rows are brought to one length. A constant column gets
+    scale 1.
     """
     nothing = np.empty(0, np.int64)
     if sp.issparse(X):
         every = np.arange(X.shape[1])
-        largest = _safe_scale(abs(X).max(axis=0).toarray().ravel().astype(np.float64))
-        return FeatureMap(every, np.zeros(X.shape[1]), largest, nothing, {}, ROW_LENGTH)
+        scale = _sparse_scale(X, weight)
+        return FeatureMap(every, np.zeros(X.shape[1]), scale, nothing, {}, ROW_LENGTH)
     if isinstance(X, pd.DataFrame):
         is_number = [pd.api.types.is_numeric_dtype(dtype) for dtype in X.dtypes]
         numeric = np.flatnonzero(is_number)
@@ -312,6 +315,17 @@ def _to_length(X: Matrix, length: float) -> Matrix:
     parts = sp.csr_array(X.multiply(1 / largest[:, None]))
     norm = _safe_scale(np.sqrt(parts.multiply(parts).sum(axis=1)))
     return sp.csr_array(parts.multiply(length / norm[:, None]))
+
+
+def _sparse_scale(X: Matrix, weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What to divide sparse columns by: the rarer, and the smaller in value, the less."""
+    total = weight.sum()
+    there = sp.csr_array(((X.data != 0).astype(np.float64), X.indices, X.indptr), shape=X.shape)
+    share = np.asarray(weight @ there) / total
+    largest = abs(X).max(axis=0).toarray().ravel().astype(np.float64)
+    usual = np.median(largest[largest > 0]) if largest.any() else 1.0
+    unit = np.where(largest > _FAR * usual, largest / _FAR, usual)
+    return np.asarray(unit / (1 + np.log((1 + total) / (1 + share * total))))
 
 
 def _safe_scale(scale: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -90,9 +90,9 @@ class Forest:
             found[piece] = self.slope * ndtri(votes) + self.shift
         return found
 
-    def weighted(self, weight: float, shift: float) -> Self:
-        """The same, its evidence e replaced by weight e + shift."""
-        return replace(self, slope=weight * self.slope, shift=weight * self.shift + shift)
+    def weighted(self, weight: NDArray[np.float64]) -> Self:
+        """The same, its evidence multiplied by a weight for each label, (L,)."""
+        return replace(self, slope=weight * self.slope, shift=weight * self.shift)
 
     def votes(
         self, leaves: NDArray[np.int64], counts: NDArray[np.bool_]

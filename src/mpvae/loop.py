@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mpvae import observed
+from mpvae.adam import Adam
 from mpvae.config import Metric, Schedule
 from mpvae.errors import ConfigError, MPVAEError
 from mpvae.features import Matrix
@@ -98,7 +99,7 @@ def fit_network(
     validation: Rows | None,
     settings: LoopSettings,
     *,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Adam,
     loss: Callable[[Tensor, Tensor, Tensor], Terms],
     probabilities: Callable[[Matrix], NDArray[np.float64]],
     metric: Metric,
@@ -117,8 +118,8 @@ def fit_network(
         To learn from; to stop by.
     settings : LoopSettings
         Learning rate and its course, batch size, number of epochs, when to stop.
-    optimizer : Optimizer
-        Over the network's parameters. A group's ``factor`` multiplies its learning rate.
+    optimizer : Adam
+        Over the network's parameters.
     loss : callable
         Features, labels and row weights of a batch to the named terms of the objective.
     probabilities : callable
@@ -160,7 +161,7 @@ def _epochs(
     network: nn.Module,
     rows: Rows,
     settings: LoopSettings,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Adam,
     loss: Callable[[Tensor, Tensor, Tensor], Terms],
 ) -> Iterator[tuple[float, dict[str, float]]]:
     """Train epoch by epoch; yield the learning rate and the mean of every loss term."""
@@ -176,14 +177,12 @@ def _epochs(
         for start in range(0, n, size):
             index = order[start : start + size]
             lr = settings.lr * _schedule(step / total_steps, settings)
-            for group in optimizer.param_groups:
-                group["lr"] = lr * group.get("factor", 1.0)
             x = rows_tensor(rows.X, index, like)
             y = rows_tensor(rows.Y, index, like)
             terms = loss(x, y, torch.as_tensor(rows.weight[index]).to(like))
             optimizer.zero_grad()
             terms.total.backward()
-            optimizer.step()
+            optimizer.step(lr)
             step += 1
             names = terms._fields
             sums = sums + torch.stack(tuple(terms)).detach() * (len(index) / n)

@@ -24,7 +24,7 @@ from mpvae.data import stratified_folds, stratified_split
 from mpvae.features import Matrix
 from mpvae.loop import EpochRecord
 from mpvae.networks import MPVAE
-from mpvae.rows import Rows
+from mpvae.rows import Rows, in_sum
 from mpvae.training import train
 
 _Index: TypeAlias = NDArray[np.int64]
@@ -38,7 +38,7 @@ class HeldOut:
     Y: Matrix
     P: NDArray[np.float64]
     weight: NDArray[np.float64]
-    evidence: NDArray[np.float32] | None = None
+    evidence: NDArray[np.float32] | None = None  # (S, n, L)
     answers: dict[JointMetric, NDArray[np.int64]] = field(default_factory=dict)
     answered: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, bool))
     """Decided jointly: some of the rows, and which, (n,)."""
@@ -53,6 +53,7 @@ class Members:
     feature_loadings: list[Tensor]  # one (L, r) per network
     history: list[dict[str, Any]]
     held_out: HeldOut | None
+    worth: NDArray[np.float64] | None  # (S, L): of each source of evidence
     interrupted: bool
 
 
@@ -112,9 +113,7 @@ def fit_members(
         if on_member is not None and judged:
             on_member(_together(judged, by_fold=validation is None))
     held_out = _together(judged, by_fold=validation is None) if judged else None
-    finish = partial(
-        _finished, networks, held_out, history, parts, validation, rows.evidence is not None
-    )
+    finish = partial(_finished, networks, held_out, history, parts, rows, validation)
     try:
         return finish(settings.z_draws, interrupted)
     except KeyboardInterrupt:  # of what remains nothing takes long
@@ -145,8 +144,8 @@ def _finished(
     held_out: HeldOut | None,
     history: list[dict[str, Any]],
     parts: Callable[[], Iterable[tuple[Rows, Rows | None]]],
+    rows: Rows,
     validation: Rows | None,
-    with_evidence: bool,
     z_draws: int,
     interrupted: bool,
 ) -> Members:
@@ -154,22 +153,23 @@ def _finished(
     C, F = [], []
     answers: list[dict[JointMetric, NDArray[np.int64]]] = []
     answered: list[NDArray[np.bool_]] = []
-    if with_evidence:
-        networks, held_out = _on_evidence(networks, held_out)
+    worth = None
+    if rows.evidence is not None:
+        networks, held_out, worth = _on_evidence(networks, held_out, rows)
     if validation is not None and held_out is not None and held_out.evidence is not None:
         # Of several networks the mean of probabilities counts, not of probits.
-        P = inference.marginals(networks, validation.with_evidence(), z_draws)
+        P = inference.marginals(networks, validation.with_evidence(worth), z_draws)
         held_out = replace(held_out, P=P)
     usual = 1.0 if held_out is None else _usual_f1(held_out)
     for network, (learn, judge) in zip(networks, parts(), strict=False):
-        X = learn.with_evidence()
+        X = learn.with_evidence(worth)
         C.append(inference.code_loadings(network, X))
         F.append(inference.feature_loadings(network, X))
         if validation is None and judge is not None and held_out is not None:
-            answers.append(_some_answers([network], judge, usual))
+            answers.append(_some_answers([network], judge, worth, usual))
             answered.append(np.arange(len(judge)) < _most_rows(judge.Y.shape[1]))
     if validation is not None and held_out is not None:
-        answers.append(_some_answers(networks, validation, usual))
+        answers.append(_some_answers(networks, validation, worth, usual))
         answered.append(np.arange(len(validation)) < _most_rows(validation.Y.shape[1]))
     if held_out is not None:
         held_out = replace(
@@ -177,30 +177,44 @@ def _finished(
             answers={m: np.vstack([a[m] for a in answers]) for m in answers[0]},
             answered=np.concatenate(answered),
         )
-    return Members(networks, C, F, history, held_out, interrupted)
+    return Members(networks, C, F, history, held_out, worth, interrupted)
 
 
 def _on_evidence(
-    networks: list[MPVAE], held_out: HeldOut | None
-) -> tuple[list[MPVAE], HeldOut | None]:
+    networks: list[MPVAE], held_out: HeldOut | None, rows: Rows
+) -> tuple[list[MPVAE], HeldOut | None, NDArray[np.float64]]:
     """Networks and evidence together, each weighted by what it is worth on held-out rows.
 
-    Both are honest there. On rows the networks learnt from they look better than they are, so
+    All are honest there. On rows the networks learnt from they look better than they are, so
     weights learnt in training trust the evidence too little, and the networks learn less.
+
+    Returns
+    -------
+    networks : list of MPVAE
+        With their weights, to which evidence is added as it is.
+    held_out : HeldOut or None
+        With the probabilities of all together.
+    worth : ndarray of shape (S, L)
+        Weight of each source of evidence.
     """
-    worth, shift = [0.5, 0.5], 0.0  # nothing is known where no row was held out
+    L = len(networks[0].B)
     if held_out is not None and held_out.evidence is not None:
         q = calibration.probits(held_out.P)
         e = held_out.evidence.astype(np.float64)
-        worth, shift = calibration.fit_weights(held_out.Y, [q, e], held_out.weight)
-        held_out = replace(held_out, P=ndtr(worth[0] * q + worth[1] * e + shift))
-    L = len(networks[0].B)
+        weights, shift = calibration.fit_weights(held_out.Y, [q, *e], held_out.weight)
+        of_networks, worth = weights[0], weights[1:]
+        P = ndtr(of_networks * q + in_sum(worth[:, None] * e) + shift)
+        held_out = replace(held_out, P=P)
+    else:  # of the networks nothing is known: half of the answer is theirs
+        e = np.asarray(rows.evidence, np.float64)
+        weights, shift = calibration.fit_weights(rows.Y, list(e), rows.weight)
+        of_networks, worth, shift = np.full(L, 0.5), 0.5 * weights, 0.5 * shift
     together = []
     for network in networks:
-        moved = _moved(network, np.full(L, worth[0]), np.full(L, shift))
-        moved.trust = moved.B.new_full((L,), worth[1])
+        moved = _moved(network, of_networks, shift)
+        moved.trust = moved.B.new_ones(L)
         together.append(moved)
-    return together, held_out
+    return together, held_out, worth
 
 
 def _moved(network: MPVAE, slope: NDArray[np.float64], shift: NDArray[np.float64]) -> MPVAE:
@@ -264,13 +278,13 @@ def _usual_f1(held_out: HeldOut) -> float:
 
 
 def _some_answers(
-    networks: list[MPVAE], rows: Rows, usual: float
+    networks: list[MPVAE], rows: Rows, worth: NDArray[np.float64] | None, usual: float
 ) -> dict[JointMetric, NDArray[np.int64]]:
     """Joint decisions about the first of some rows the networks have not seen."""
     some = np.arange(min(_most_rows(rows.Y.shape[1]), len(rows)))
     if len(some) == 0:
         return {}
-    X = rows.take(some).with_evidence()
+    X = rows.take(some).with_evidence(worth)
     return best_answers(networks, X, get_args(JointMetric), empty_value=usual)
 
 
@@ -284,5 +298,5 @@ def _together(judged: list[HeldOut], *, by_fold: bool) -> HeldOut:
         sp.vstack(labels, format="csr") if sp.issparse(labels[0]) else np.vstack(labels),
         np.vstack([part.P for part in judged]),
         np.concatenate([part.weight for part in judged]),
-        np.vstack(evidence) if evidence else None,
+        np.concatenate(evidence, axis=1) if evidence else None,
     )

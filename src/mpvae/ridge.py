@@ -28,7 +28,7 @@ from mpvae.rbf import kernel, kernel_pieces, square_distances, square_lengths
 
 MAX_LANDMARKS = 2000
 """Rows the kernel is spanned by, at most."""
-_TRIAL_ROWS = 1000  # bandwidth and penalty are chosen on this many
+_TRIAL_ROWS = 700  # bandwidth and penalty are chosen on this many
 _WIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of gamma, in units of 1 / median squared distance
 _PENALTIES = 10.0 ** np.arange(-2.5, 1.6, 0.5)
 _JITTER = 1e-6  # on the diagonal of the kernel among landmarks: equal rows are allowed
@@ -53,9 +53,9 @@ class KernelRidge:
             found[piece] = K @ self.coef + self.intercept
         return found
 
-    def weighted(self, weight: float, shift: float) -> Self:
-        """The same, its evidence e replaced by weight e + shift."""
-        return replace(self, coef=weight * self.coef, intercept=weight * self.intercept + shift)
+    def weighted(self, weight: NDArray[np.float64]) -> Self:
+        """The same, its evidence multiplied by a weight for each label, (L,)."""
+        return replace(self, coef=weight * self.coef, intercept=weight * self.intercept)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Everything by name, for a file."""

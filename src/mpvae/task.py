@@ -43,8 +43,8 @@ class Task:
         n, L = rows.Y.shape
         settings = {name: self.fixed[name] for name in setting_docs() if name in self.fixed}
         sparse = sp.issparse(rows.X)
-        asked = auto_asks(model.preset, n, L, sparse=sparse)
-        as_default = asked == auto_asks("default", n, L, sparse=sparse)
+        asked = auto_asks(model.preset, n, L)
+        as_default = asked == auto_asks("default", n, L)
         self.auto = "auto" if as_default else asked[0] if asked else None
         leave_out = ["base"] if "base" in self.fixed or not asked else []
         if sparse:

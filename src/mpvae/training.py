@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from mpvae import inference, loop, losses, probit
+from mpvae.adam import Adam, Group
 from mpvae.config import Metric, Settings
 from mpvae.loop import EpochRecord
 from mpvae.losses import LossTerms
@@ -62,13 +63,11 @@ def train(
         network = MPVAE(rows.X.shape[1], rows.Y.shape[1], settings).to(device)
         _start_at_prevalence(network, rows)
         others = [p for name, p in network.named_parameters() if name != "B"]
-        optimizer = torch.optim.Adam(
+        optimizer = Adam(
             [
-                {"params": others, "weight_decay": settings.weight_decay},
-                {"params": [network.B], "factor": settings.lr_factors},
-            ],
-            lr=settings.lr,
-            fused=True,
+                Group(others, weight_decay=settings.weight_decay),
+                Group([network.B], factor=settings.lr_factors),
+            ]
         )
         course = loop.fit_network(
             network,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from torch import Tensor, nn
 
+from mpvae.adam import Adam, Group
 from mpvae.baselines.base import Baseline, is_integer, require
 from mpvae.config import Metric, Schedule
 from mpvae.data import stratified_split
@@ -136,9 +137,7 @@ class NeuralBaseline(Baseline):
         )
         with seeded(seed), FitProgress(self.verbose > 0) as progress:
             network = self._network(rows).to(device_named(self.device))
-            optimizer = torch.optim.Adam(
-                network.parameters(), lr=self.lr, weight_decay=self.weight_decay, fused=True
-            )
+            optimizer = Adam([Group(list(network.parameters()), self.weight_decay)])
             course = fit_network(
                 network,
                 rows,

@@ -5,10 +5,10 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import scipy.sparse as sp
-import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from mpvae.adam import Adam, Group
 from mpvae.baselines import sleec_maths as maths
 from mpvae.baselines.base import Baseline, is_integer, require
 from mpvae.baselines.neural import LoopOptions, check_network_options, predict_in_pieces
@@ -181,9 +181,7 @@ class SLEEC(Baseline):
             network = EmbeddingNetwork(
                 mlp(X.shape[1], tuple(self.hidden), Z.shape[1], self.dropout)
             ).to(device_named(self.device))
-            optimizer = torch.optim.Adam(
-                network.parameters(), lr=self.lr, weight_decay=self.weight_decay, fused=True
-            )
+            optimizer = Adam([Group(list(network.parameters()), self.weight_decay)])
             course = fit_network(
                 network,
                 Rows(X, Z, np.ones(len(Z))),
