@@ -135,6 +135,8 @@ class MPVAEClassifier(JointQuestions):
     (2, 5)
     """
 
+    evidence_: list[Source]
+
     def __init__(
         self,
         *,
@@ -287,9 +289,8 @@ class MPVAEClassifier(JointQuestions):
         self.members_by_fold_ = validation is None and self.settings_.n_members > 1
         self.networks_ = fitted.networks
         if fitted.worth is not None:
-            self.evidence_ = [
-                s.weighted(w) for s, w in zip(self.evidence_, fitted.worth, strict=True)
-            ]
+            pairs = zip(self.evidence_, fitted.worth, strict=True)
+            self.evidence_ = [source.weighted(worth) for source, worth in pairs]
         self.code_loadings_ = [loadings.cpu().numpy() for loadings in fitted.code_loadings]
         self.feature_loadings_ = [F.cpu().numpy() for F in fitted.feature_loadings]
         self.history_ = pd.DataFrame(fitted.history)
@@ -412,7 +413,7 @@ class MPVAEClassifier(JointQuestions):
             self.features_ = with_quantiles(self.features_, X, weight)
         x = self.features_.apply(X)
         sources, left_out = fit_evidence(self._asked(x, Y), x, Y, weight, seed, on_source)
-        self.evidence_: list[Source] = []  # their weights are not known yet
+        self.evidence_ = []  # their weights are not known yet
         self.kernel_features_ = None
         if self.settings_.kernel_features:
             n_landmarks = self.settings_.kernel_features

@@ -15,6 +15,7 @@ from scipy.special import ndtri
 from sklearn.base import clone, is_classifier
 
 from mpvae import calibration
+from mpvae.boosting import Boosting, fit_boosting
 from mpvae.config import Preset
 from mpvae.data import stratified_folds
 from mpvae.errors import ConfigError
@@ -44,21 +45,30 @@ class Source(Protocol):
 _Fit: TypeAlias = Callable[
     [Matrix, Matrix, NDArray[np.float64], int], tuple[Source, NDArray[np.float64]]
 ]
-_NAMED: dict[str, _Fit] = {"kernel": fit_kernel_ridge, "forest": fit_forest}
-KINDS: dict[str, type[KernelRidge] | type[Forest]] = {"kernel": KernelRidge, "forest": Forest}
+_NAMED: dict[str, _Fit] = {
+    "kernel": fit_kernel_ridge,
+    "forest": fit_forest,
+    "boosting": fit_boosting,
+}
+KINDS: dict[str, type[KernelRidge] | type[Forest] | type[Boosting]] = {
+    "kernel": KernelRidge,
+    "forest": Forest,
+    "boosting": Boosting,
+}
 """Sources that can be written to a file, by name."""
 
 
 def check_base(base: Any) -> None:
     """Refuse what is neither None, a name, a classifier, nor a list of the last two."""
     several = isinstance(base, list | tuple)
+    names = ", ".join(map(repr, _NAMED))
     for one in base if several else [base]:
         named = isinstance(one, str) and (one in _NAMED or (one == "auto" and not several))
         nothing = one is None and not several
         if not (named or nothing or _can_be_asked(one)):
             raise ConfigError(
-                "base must be None, 'auto', 'kernel', 'forest', a classifier with "
-                f"predict_proba, or a list of the last three, got {one!r}"
+                f"base must be None, 'auto', {names}, a classifier with predict_proba, or a "
+                f"list of the last {len(_NAMED) + 1}, got {one!r}"
             )
 
 
@@ -66,7 +76,7 @@ def auto_asks(preset: Preset, n_rows: int, n_labels: int) -> list[str]:
     """Whom ``base="auto"`` asks."""
     if not MIN_ROWS <= n_rows <= MAX_ROWS or n_rows * n_labels > MAX_ENTRIES:
         return []
-    asked = {"default": ["kernel", "forest"], "best": ["kernel", "forest"], "fast": ["kernel"]}
+    asked = {"default": list(_NAMED), "best": list(_NAMED), "fast": ["kernel"]}
     return asked.get(preset, [])
 
 

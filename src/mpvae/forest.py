@@ -7,12 +7,10 @@ mixtures of them where they are many (Joly et al. 2014), each on its own sample 
 trees that did not see a row say what the forest thinks of it.
 """
 
-import math
-import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,50 +19,13 @@ from scipy.special import ndtri
 from sklearn.tree import ExtraTreeRegressor
 
 from mpvae.calibration import fit_line
-from mpvae.config import FEW_FEATURES
 from mpvae.features import Matrix, csr_from_file, dense
+from mpvae.trees import CELLS, MAX_SAMPLE, Trees, features_tried, for_trees, mixed, n_threads
 
 N_TREES = 200
-MAX_TARGETS = 48
-"""More labels than this are mixed into as many targets to grow the trees on."""
-MAX_SAMPLE = 10_000
-"""Rows a tree is grown on, at most."""
 _LEAST_LEAF = 3
 _SAMPLE = 0.7  # share of the rows a tree sees
-_CELLS = 2**24  # rows x trees, features or training rows at a time: bounds memory
 _PRIOR = 0.5  # trees that vote for the label's frequency: no probability is 0 or 1
-
-
-class Trees(NamedTuple):
-    """All nodes, tree after tree; a child stands behind its parent, a leaf has feature -1."""
-
-    roots: NDArray[np.int64]  # (T,)
-    left: NDArray[np.int32]  # (nodes,)
-    right: NDArray[np.int32]
-    feature: NDArray[np.int32]
-    threshold: NDArray[np.float64]  # left where x <= threshold
-    indptr: NDArray[np.int64]  # (nodes + 1,): where the training rows of a leaf begin ...
-    rows: NDArray[np.int32]  # ... in here
-
-    def leaves(self, X: Matrix) -> NDArray[np.int64]:
-        """Node of the leaf each row falls into, tree by tree; (n, T)."""
-        x = dense(X).astype(np.float32, copy=False)
-        node = np.tile(self.roots, (len(x), 1))
-        rows = np.arange(len(x))[:, None]
-        while True:
-            feature = self.feature[node]
-            inner = feature >= 0
-            if not inner.any():
-                return node
-            goes_left = x[rows, feature] <= self.threshold[node]
-            child = np.where(goes_left, self.left[node], self.right[node])
-            node = np.where(inner, child, node)
-
-    def shares(self, n: int) -> sp.csr_array:
-        """Share of each of the n training rows in a leaf's vote, (nodes, n)."""
-        size = np.diff(self.indptr)
-        share = 1 / np.repeat(size, size)
-        return sp.csr_array((share, self.rows, self.indptr), shape=(len(size), n))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,6 +33,8 @@ class Forest:
     """A grown forest, its votes calibrated on the probit scale."""
 
     trees: Trees
+    indptr: NDArray[np.int64]  # (nodes + 1,): where the training rows of a leaf begin ...
+    rows: NDArray[np.int32]  # ... in here
     present: sp.csr_array  # (n, L): 1 where a training row has the label
     missing: sp.csr_array | None  # (n, L): 1 where it was not observed
     prior: NDArray[np.float64]  # (L,): frequency of the label
@@ -82,7 +45,7 @@ class Forest:
         """Probit of each label's probability, (n, L)."""
         found = np.empty((X.shape[0], len(self.prior)))
         T = len(self.trees.roots)
-        step = max(1, _CELLS // max(T, X.shape[1]))
+        step = max(1, CELLS // max(T, X.shape[1]))
         for start in range(0, X.shape[0], step):
             piece = slice(start, min(X.shape[0], start + step))
             leaves = self.trees.leaves(X[piece])
@@ -103,14 +66,14 @@ class Forest:
         ``counts`` (rows, T) is False give none.
         """
         n = self.present.shape[0]
-        shares = self.trees.shares(n)
+        shares = self._shares()
         given = counts.sum(1)
         ends = np.concatenate([[0], np.cumsum(given)])
         asked = sp.csr_array(
             (np.ones(ends[-1]), leaves[counts], ends), shape=(len(leaves), shares.shape[0])
         )
         found = np.empty((len(leaves), len(self.prior)))
-        step = max(1, _CELLS // n)
+        step = max(1, CELLS // n)
         for start in range(0, len(leaves), step):
             piece = slice(start, min(len(leaves), start + step))
             near = asked[piece] @ shares  # (rows, n): a row's neighbours, T in sum
@@ -121,10 +84,18 @@ class Forest:
             found[piece] = (votes + _PRIOR * self.prior) / (total + _PRIOR)
         return found
 
+    def _shares(self) -> sp.csr_array:
+        """Share of each training row in a leaf's vote, (nodes, n)."""
+        size = np.diff(self.indptr)
+        share = 1 / np.repeat(size, size)
+        shape = (len(size), self.present.shape[0])
+        return sp.csr_array((share, self.rows, self.indptr), shape=shape)
+
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Everything by name, for a file."""
         arrays = dict(self.trees._asdict())
-        arrays |= {name: getattr(self, name) for name in ("prior", "slope", "shift")}
+        names = ("indptr", "rows", "prior", "slope", "shift")
+        arrays |= {name: getattr(self, name) for name in names}
         for name in ("present", "missing"):
             matrix = getattr(self, name)
             if matrix is not None:
@@ -156,14 +127,16 @@ class Forest:
         said = present if missing is None else present + missing
         if not present.has_canonical_format or (said.nnz and said.max() > 1):
             raise ValueError("a label of the forest is given twice")
-        _check_trees(trees, n_features, present.shape[0])
+        trees.check(n_features)
+        of_leaves = arrays["indptr"], arrays["rows"]
+        _check_leaves(trees, *of_leaves, present.shape[0])
         by_label = [arrays[name] for name in ("prior", "slope", "shift")]
         for values in by_label:
             if values.dtype != np.float64 or values.shape != (n_labels,):
                 raise ValueError("the forest does not fit the labels")
         if not (np.isfinite(by_label).all() and ((by_label[0] > 0) & (by_label[0] < 1)).all()):
             raise ValueError("the forest is not calibrated by numbers")
-        return cls(trees, present, missing, *by_label)
+        return cls(trees, *of_leaves, present, missing, *by_label)
 
 
 def fit_forest(
@@ -194,9 +167,8 @@ def fit_forest(
     prior = (np.nan_to_num(truth).sum(0) + 0.5) / ((~unknown).sum(0) + 1)
     target = np.where(unknown, prior, truth)
     rng = np.random.default_rng(seed)
-    if L > MAX_TARGETS:
-        target = (target - prior) @ rng.normal(size=(L, MAX_TARGETS))
-    x = sp.csr_array(X) if sp.issparse(X) else np.asarray(X, np.float32)
+    target = mixed(target - prior, rng)
+    x = for_trees(X)
     size = min(MAX_SAMPLE, max(1, round(_SAMPLE * n)))
     samples = [rng.permutation(n)[:size] for _ in range(N_TREES)]
     seeds = rng.integers(2**31, size=N_TREES)
@@ -205,96 +177,53 @@ def fit_forest(
         rows = samples[k]
         tree = ExtraTreeRegressor(
             min_samples_leaf=_LEAST_LEAF,
-            max_features=_features_tried(x),
+            max_features=features_tried(x),
             random_state=int(seeds[k]),
         )
         tree.fit(x[rows], target[rows], sample_weight=weight[rows])
         return tree.tree_, tree.apply(x)
 
-    with ThreadPoolExecutor(_n_threads()) as pool:
+    with ThreadPoolExecutor(n_threads()) as pool:
         grown = list(pool.map(grow, range(N_TREES)))
-    trees = _in_one([tree for tree, _ in grown], [leaf for _, leaf in grown], samples)
+    trees = Trees.of([tree for tree, _ in grown])
+    leaves = np.stack([leaf for _, leaf in grown], axis=1) + trees.roots
     saw = np.zeros((n, N_TREES), bool)
     for k, rows in enumerate(samples):
         saw[rows, k] = True
     forest = Forest(
         trees,
+        *_rows_of_leaves(leaves, samples, len(trees.feature)),
         sp.csr_array(np.nan_to_num(truth)),
         sp.csr_array(unknown.astype(np.float64)) if unknown.any() else None,
         prior,
         np.ones(L),
         np.zeros(L),
     )
-    leaves = np.stack([leaf for _, leaf in grown], axis=1) + trees.roots
     q = ndtri(forest.votes(leaves, ~saw))
     slope, shift = fit_line(truth, q, weight)
     return replace(forest, slope=slope, shift=shift), slope * q + shift
 
 
-def _features_tried(x: Matrix) -> int:
-    """Features tried for a split: of few all, of more half, of sparse ones the square root."""
-    D = int(x.shape[1])
-    if sp.issparse(x):
-        return max(1, math.isqrt(D))
-    return D if D < FEW_FEATURES else D // 2
-
-
-def _n_threads() -> int:
-    """As many as there are cores, or as OpenMP is told to take."""
-    told = os.environ.get("OMP_NUM_THREADS", "")
-    return max(1, min(os.cpu_count() or 1, int(told) if told.isdecimal() else 64))
-
-
-def _in_one(
-    trees: list[Any], leaves: list[NDArray[np.int64]], samples: list[NDArray[np.int64]]
-) -> Trees:
-    """scikit-learn's trees one after the other, with the rows each was grown on."""
-    ends = np.cumsum([tree.node_count for tree in trees])
-    roots = np.concatenate([[0], ends[:-1]])
-    inner = np.concatenate([tree.children_left for tree in trees]) >= 0
-    at = np.concatenate(
-        [leaf[rows] + root for leaf, rows, root in zip(leaves, samples, roots, strict=True)]
-    )
+def _rows_of_leaves(
+    leaves: NDArray[np.int64], samples: list[NDArray[np.int64]], n_nodes: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Training rows of every leaf, and where those of a node begin, (nodes + 1,)."""
+    at = np.concatenate([leaves[rows, k] for k, rows in enumerate(samples)])
     order = np.argsort(at, kind="stable")
-    left, right = (
-        np.concatenate([getattr(t, name) + root for t, root in zip(trees, roots, strict=True)])
-        for name in ("children_left", "children_right")
-    )
-    return Trees(
-        roots,
-        np.where(inner, left, 0).astype(np.int32),
-        np.where(inner, right, 0).astype(np.int32),
-        np.where(inner, np.concatenate([t.feature for t in trees]), -1).astype(np.int32),
-        np.concatenate([tree.threshold for tree in trees]),
-        np.concatenate([[0], np.cumsum(np.bincount(at, minlength=ends[-1]))]),
-        np.concatenate(samples)[order].astype(np.int32),
-    )
+    begin = np.concatenate([[0], np.cumsum(np.bincount(at, minlength=n_nodes))])
+    return begin, np.concatenate(samples)[order].astype(np.int32)
 
 
-def _check_trees(trees: Trees, n_features: int, n_rows: int) -> None:
-    """Refuse nodes that lead nowhere, in circles, or out of the arrays."""
-    n = len(trees.feature)
-    integers = (trees.roots, trees.left, trees.right, trees.feature, trees.indptr, trees.rows)
-    if not all(a.ndim == 1 and a.dtype in (np.int32, np.int64) for a in integers):
-        raise ValueError("nodes of the forest are not numbered by integers")
-    inner = trees.feature >= 0
-    at = np.arange(n)
+def _check_leaves(trees: Trees, indptr: NDArray[Any], rows: NDArray[Any], n_rows: int) -> None:
+    """Refuse leaves without training rows, or with rows there are not."""
+    if not all(a.ndim == 1 and a.dtype in (np.int32, np.int64) for a in (indptr, rows)):
+        raise ValueError("rows of the forest are not numbered by integers")
     if (
-        not len(trees.roots)
-        or not len(trees.left) == len(trees.right) == n
-        or trees.threshold.shape != (n,)
-        or trees.threshold.dtype != np.float64
-        or len(trees.indptr) != n + 1
-        or not 0 <= trees.roots.min() <= trees.roots.max() < n
-        or trees.feature.max() >= n_features
-        or not all(((at < child) & (child < n))[inner].all() for child in trees[1:3])
-    ):
-        raise ValueError("nodes of the forest do not make trees")
-    if (
-        trees.indptr[0] != 0
-        or trees.indptr[-1] != len(trees.rows)
-        or (trees.indptr[1:] < trees.indptr[:-1]).any()  # a difference could overflow
-        or (np.diff(trees.indptr)[~inner] == 0).any()
-        or (len(trees.rows) and not 0 <= trees.rows.min() <= trees.rows.max() < n_rows)
+        len(indptr) != len(trees.feature) + 1
+        or indptr[0] != 0
+        or indptr[-1] != len(rows)
+        or (indptr[1:] < indptr[:-1]).any()  # a difference could overflow
+        or (np.diff(indptr)[trees.feature < 0] == 0).any()
+        or (len(rows) and not 0 <= rows.min() <= rows.max() < n_rows)
     ):
         raise ValueError("leaves of the forest do not hold training rows")
