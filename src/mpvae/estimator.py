@@ -8,6 +8,7 @@ from typing import Any, Self, cast, get_args
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
+from joblib import effective_n_jobs
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
@@ -99,6 +100,9 @@ class MPVAEClassifier(JointQuestions):
         after training, so that probabilities match frequencies; correlations stay.
     device : str
         "auto" (a GPU if there is one), "cpu", "cuda", ...
+    n_jobs : int or None
+        Processes that train networks side by side; None is 1, -1 as many as there are cores. A
+        process takes seconds to start: worth it where a network takes longer than that.
     random_state : int, RandomState or None
         Same seed and same rows, in whatever order, give the same model.
     verbose : int
@@ -182,6 +186,7 @@ class MPVAEClassifier(JointQuestions):
         allow_missing_labels: bool = False,
         recalibrate: bool = False,
         device: str = "auto",
+        n_jobs: int | None = None,
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
@@ -227,6 +232,7 @@ class MPVAEClassifier(JointQuestions):
         self.allow_missing_labels = allow_missing_labels
         self.recalibrate = recalibrate
         self.device = device
+        self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
 
@@ -282,6 +288,7 @@ class MPVAEClassifier(JointQuestions):
                     metric=self.metric,
                     seed=seed,
                     device=device_named(self.device),
+                    n_jobs=min(effective_n_jobs(self.n_jobs), self.settings_.n_members),
                     on_epoch=lambda member, record: self._show(progress, member, record),
                 )
         if self.recalibrate:
@@ -442,6 +449,11 @@ class MPVAEClassifier(JointQuestions):
         for name in ("allow_missing_labels", "recalibrate"):
             if not isinstance(getattr(self, name), bool | np.bool_):
                 raise ConfigError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        if self.n_jobs is not None and (not isinstance(self.n_jobs, int) or self.n_jobs == 0):
+            raise ConfigError(
+                "n_jobs must be None, a number of processes, or -1 for as many as there are "
+                f"cores, got {self.n_jobs!r}"
+            )
         check_base(self.base)
         device_named(self.device)
 

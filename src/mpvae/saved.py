@@ -40,13 +40,14 @@ def to_file(model: Any) -> tuple[dict[str, Any], Tensors]:
     if foreign:
         raise ModelFileError(
             "a model with a base classifier of your own cannot be saved, since it would have "
-            "to be pickled; use base='kernel', 'forest' or 'auto'"
+            "to be pickled; use base='kernel', 'forest', 'boosting' or 'auto'"
         )
     params = {k: _plain(v) for k, v in model.get_params(deep=False).items()}
     params["random_state"] = (
         params["random_state"] if _is_integer(params["random_state"]) else None
     )
     params["device"] = str(params["device"])
+    params["n_jobs"] = None  # of the machine, not of the model
     description = {
         "version": __version__,
         "params": params,
@@ -290,6 +291,8 @@ def _check_params(model: Any, n_labels: int) -> None:
         raise ConfigError(f"metric must be one of {get_args(Metric)}, got {model.metric!r}")
     if not isinstance(model.verbose, int):
         raise ConfigError(f"verbose must be an integer, got {model.verbose!r}")
+    if model.n_jobs is not None:
+        raise ConfigError(f"n_jobs must be None in a file, got {model.n_jobs!r}")
     check_base(model.base)
 
 
