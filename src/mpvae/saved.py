@@ -10,10 +10,11 @@ import torch
 from numpy.typing import NDArray
 
 from mpvae.answers import JointMetric
+from mpvae.checks import check_parameters
 from mpvae.config import DataShape, Metric, Settings, resolve, setting_docs
 from mpvae.conformal import Calibration
 from mpvae.errors import ConfigError, ModelFileError
-from mpvae.evidence import KINDS, check_base
+from mpvae.evidence import KINDS
 from mpvae.features import N_KNOTS, FeatureMap
 from mpvae.kernel_features import KernelFeatures
 from mpvae.model_file import Tensors
@@ -287,13 +288,7 @@ def _check_params(model: Any, n_labels: int) -> None:
     given = {name: getattr(model, name) for name in setting_docs()}
     shape = DataShape(2, model.n_features_in_, n_labels)
     resolve(model.preset, given, shape, model.objective)
-    if model.metric not in get_args(Metric):
-        raise ConfigError(f"metric must be one of {get_args(Metric)}, got {model.metric!r}")
-    if not isinstance(model.verbose, int):
-        raise ConfigError(f"verbose must be an integer, got {model.verbose!r}")
-    if model.n_jobs is not None:
-        raise ConfigError(f"n_jobs must be None in a file, got {model.n_jobs!r}")
-    check_base(model.base)
+    check_parameters(model)
 
 
 def _classes(values: Any, kind: str) -> NDArray[Any]:
