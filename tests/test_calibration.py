@@ -244,9 +244,8 @@ def test_every_label_has_weights_of_its_own():
         assert (se < 0.06).all()
         off = np.append(found[:, label], moved[label]) - truth - bias
         assert (np.abs(off) < 4 * se).all()
-    assert np.abs(centre[:2] - weights.T).max(1)[:2] == pytest.approx(
-        0.5, abs=0.2
-    )  # no label's
+    # Those of all labels are far from those of the first two.
+    assert (np.abs(centre[:2] - weights[:, :2].T).max(1) > 0.3).all()
 
 
 @pytest.mark.parametrize("weights", [(1.0, -0.5), (-1.0, -1.0), (0.8, 0.0, -0.2)], ids=str)

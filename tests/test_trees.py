@@ -23,7 +23,7 @@ def kept(models):
     return Trees.of([model.tree_ for model in models])
 
 
-# --------------------------------------------------------------------------- which leaf is whose
+# -------------------------------------------------------------------------- which leaf is whose
 
 
 @pytest.mark.parametrize("settings", [{}, {"max_depth": 1}, {"min_samples_leaf": N}], ids=str)
