@@ -8,8 +8,10 @@ is fitted again without a fold, for each of 3 folds, or where rows are many with
 Forest, kernel machine and their average share fits: running the average writes all three cells.
 """
 
+import json
+import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -137,20 +139,39 @@ def run(cell: Cell, results: Path, method: Method | None = None) -> None:
     if method is not None:
         found = {cell.method: ours(method, cell.seed, learn, parts.test)}
     else:
-        found = contents(cell.method, cell.seed, learn, parts.test)
+        found = contents(cell.method, cell.seed, learn, parts.test, _kept(cell, results))
     ended = {"peak_gb": round(peak_gb(), 2), "seconds_in_all": watch.seconds(), **provenance()}
     for name, content in found.items():  # its own comes last: once it is there, all are
         if cell.seed in seeds_of(cell.data, name, (0, cell.seed), PEERS):
             replace(cell, method=name).write(results, content | ended)
 
 
-def contents(method: str, seed: int, learn: Part, test: Part) -> dict[str, dict[str, Any]]:
-    """What the cell of each method holds that one run gives; ``method`` itself is the last."""
+def _kept(cell: Cell, results: Path) -> Callable[[str], Path]:
+    """File for the probabilities of a rival, beside the results and not among them."""
+    folder = results.parent / f"{results.name}-kept" / cell.experiment / cell.data
+    return lambda method: folder / f"{method}-seed{cell.seed}.npz"
+
+
+def contents(
+    method: str, seed: int, learn: Part, test: Part, kept: Callable[[str], Path] | None = None
+) -> dict[str, dict[str, Any]]:
+    """What the cell of each method holds that one run gives; ``method`` itself is the last.
+
+    Probabilities of rivals are kept in files: with these, decisions are made anew without
+    fits.
+    """
     if PEERS[method].own_thresholds:
         return {method: ours(PEERS[method], seed, learn, test)}
     folds = folds_of(learn.Y, seed)
     names = SHARED if method == "average" else (method,)
-    found = {name: answers(PEERS[name], seed, learn, test.X, folds) for name in names}
+    found = {}
+    for name in names:
+        given = _read_answers(kept(name)) if kept else None
+        if given is None:
+            given = answers(PEERS[name], seed, learn, test.X, folds)
+            if kept:
+                _keep_answers(given, kept(name))
+        found[name] = given
     if method == "average":
         found[method] = average(list(found.values()))
     return {
@@ -165,6 +186,31 @@ def contents(method: str, seed: int, learn: Part, test: Part) -> dict[str, dict[
         }
         for name, given in found.items()
     }
+
+
+def _keep_answers(given: Answers, file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_suffix(f".tmp{os.getpid()}.npz")
+    arrays = {"judged": given.judged, "test": given.test}
+    np.savez(
+        temporary,
+        **{name: array.astype(np.float32) for name, array in arrays.items()},
+        parameters=json.dumps(given.parameters, default=str),
+        seconds=[given.seconds, given.cpu_seconds, given.seconds_to_predict],
+    )
+    temporary.replace(file)
+
+
+def _read_answers(file: Path) -> Answers | None:
+    if not file.exists():
+        return None
+    with np.load(file) as kept:
+        return Answers(
+            kept["judged"].astype(np.float64),
+            kept["test"].astype(np.float64),
+            json.loads(str(kept["parameters"])),
+            *(float(s) for s in kept["seconds"]),
+        )
 
 
 def folds_of(Y: np.ndarray, seed: int) -> Folds:

@@ -30,9 +30,9 @@ one core, the fits for thresholds included, and {gb} GB.
 """
 
 SETTINGS = """
-- **MPVAE (default)**: `MPVAEClassifier()`, networks joined by a kernel machine and a
-  forest. **MPVAE alone**: `base=None`, the networks by themselves. **MPVAE fast**, **MPVAE
-  best**: the presets of these names, in a table of their own.
+- **MPVAE (default)**: `MPVAEClassifier()`, networks joined by a kernel machine, a forest and
+  boosted trees. **MPVAE alone**: `base=None`, the networks by themselves. **MPVAE fast**,
+  **MPVAE best**: the presets of these names, in a table of their own.
 - **random forest**, **extra trees**: scikit-learn's, 300 trees. Half a vote for each label's
   frequency joins the trees, (300 p + ½ prior) / 300.5: where all trees agree a forest is
   certain, and a single error would ruin its log-loss. Trees of pure leaves do not fit into

@@ -84,7 +84,7 @@ def fit_weights(
     weights : ndarray of shape (S, L)
     shift : ndarray of shape (L,)
     """
-    together, shift = _fit_together(Y, scores, weight)
+    together, shift = fit_common(Y, scores, weight)
     usual = np.ones(scores[0].shape[1])
     return _fit_each(Y, scores, weight, together[:, None] * usual, shift * usual)
 
@@ -147,12 +147,13 @@ def _weighed(
     return total
 
 
-def _fit_together(
+def fit_common(
     Y: Matrix, scores: Sequence[NDArray[np.float64]], weight: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], float]:
-    """One weight per score, and one shift, for all labels; of very many rows a part is enough.
+    """One weight per score (S,) and one shift, as `fit_weights` has them for all labels.
 
-    As many rows as in `fit_probit` ask for equal weights which sum to 1.
+    As many rows as in `fit_probit` ask for equal weights which sum to 1. Of very many rows a
+    part is enough.
     """
     rows = slice(None, None, max(1, scores[0].size // _ENTRIES))
     truth = dense(Y[rows])

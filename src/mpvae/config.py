@@ -80,7 +80,7 @@ class Settings:
     z_draws: int = _doc("codes z averaged at prediction; 0 takes the mean of p(z | x)")
     threshold: ThresholdChoice = _doc(
         "decision threshold: paper (best of 27 values), exact (best of all), per_label, "
-        "or auto (per_label for macro_f1, exact for the rest)"
+        "or auto (for macro_f1 where each label's expected F1 is highest, else exact)"
     )
 
     def __post_init__(self) -> None:
@@ -118,10 +118,10 @@ class Settings:
         if not ok:
             raise ConfigError(f"{name} must be {rule}, got {getattr(self, name)!r}")
 
-    def threshold_kind(self, metric: Metric) -> ThresholdKind:
+    def threshold_kind(self, metric: Metric) -> ThresholdKind | Literal["expected"]:
         """How the threshold for ``metric`` is fitted: only macro-F1 separates by label."""
         if self.threshold == "auto":
-            return "per_label" if metric == "macro_f1" else "exact"
+            return "expected" if metric == "macro_f1" else "exact"
         return self.threshold
 
     @property

@@ -144,6 +144,33 @@ def fit_threshold(
     return thresholds
 
 
+def expected_f1_thresholds(
+    expected: NDArray[np.float64], P: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """One threshold per label (L,), at which its expected F1 on these rows is highest.
+
+    Where a label is rare, the F1 of every threshold on the rows there are is mostly noise, and
+    its maximum luck. With probabilities that can be believed the expected F1 is not.
+
+    Parameters
+    ----------
+    expected : (n, L)
+        Probability that the row has the label, all things considered; at least one row.
+    P : (n, L)
+        What the threshold is compared with.
+    """
+    n = len(P)
+    order = np.argsort(-P, axis=0, kind="stable")
+    p = np.take_along_axis(P, order, axis=0)
+    hits = np.cumsum(np.take_along_axis(expected, order, axis=0), axis=0)
+    value = _f1(hits, np.arange(1, n + 1)[:, None], hits[-1])
+    value[:-1][p[:-1] == p[1:]] = -1.0  # equal scores are taken together
+    last = value.argmax(axis=0)[None]  # of those taken
+    lower = np.concatenate([p, np.minimum(p[-1:], 0)])
+    middle = 0.5 * (np.take_along_axis(p, last, 0) + np.take_along_axis(lower, last + 1, 0))
+    return np.asarray(middle[0])
+
+
 def best_on_test(Y: MatrixLike, P: MatrixLike, metric: Metric) -> tuple[float, float]:
     """Best of the 27 thresholds on these very rows, and the metric's value there.
 

@@ -59,12 +59,12 @@ class MPVAEClassifier(JointQuestions):
         "auto", the preset's.
     metric : {"example_f1", "micro_f1", "macro_f1", "hamming", "subset"}
         What `predict` should do well at, and what `score` returns.
-    base : {"auto", "kernel", "forest"}, None, classifier, or a list
+    base : {"auto", "kernel", "forest", "boosting"}, None, classifier, or a list
         Who else is asked. Its answers are evidence, which joins the networks with a weight
-        from rows that neither has seen: a kernel machine, a forest of extra trees, any
-        scikit-learn multi-label classifier with ``predict_proba`` (given the features scaled,
-        without kernel features), or several. "auto": forest and, unless X is sparse, kernel
-        machine (in preset "fast" the kernel machine alone), up to 50,000 rows; None, and
+        for each label from rows that none has seen: a kernel machine, a forest of extra
+        trees, boosted trees, any scikit-learn multi-label classifier with ``predict_proba``
+        (given the features scaled, without kernel features), or several. "auto": the three
+        named ones (in preset "fast" the kernel machine alone), up to 50,000 rows; None, and
         "auto" in the paper's presets: the networks alone.
     latent_dim, n_factors, hidden, hidden_labels, hidden_decoder
         The networks: dimension of z, columns of the factor loadings, layer widths of feature

@@ -3,13 +3,15 @@
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
-from mpvae import metrics
+from mpvae import calibration, metrics
 from mpvae.config import Metric
-from mpvae.decisions import apply_threshold, fit_threshold
-from mpvae.features import Matrix
+from mpvae.decisions import apply_threshold, expected_f1_thresholds, fit_threshold
+from mpvae.features import Matrix, dense
 
 _NEVER = -1.0  # score of an entry that no sensible threshold takes
+_OBSERVED = 0.1  # share of what was observed in what is expected
 
 
 def has_missing(Y: Matrix) -> bool:
@@ -42,11 +44,32 @@ def prevalence(Y: Matrix, weight: NDArray[np.float64]) -> NDArray[np.float64]:
 def best_threshold(
     Y: Matrix, P: NDArray[np.float64], metric: Metric, kind: str
 ) -> float | NDArray[np.float64]:
-    """Threshold as `decisions.fit_threshold` has it, from the observed labels alone."""
+    """Threshold as `decisions.fit_threshold` has it, from the observed labels alone.
+
+    ``kind="expected"``, for macro-F1: as `decisions.expected_f1_thresholds` has them.
+    """
+    if kind == "expected":
+        return _expected_thresholds(Y, P)
     Y, P = _settled(Y, P)
     found = fit_threshold(Y, P, metric=metric, kind=kind)  # type: ignore[arg-type]
     bounded = np.maximum(found, 0.0)  # below the lowest probability it may have met _NEVER
     return float(bounded) if np.ndim(found) == 0 else bounded
+
+
+def _expected_thresholds(Y: Matrix, P: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Thresholds from what probabilities let expect, and a little from what was observed.
+
+    The probabilities are first brought to the observed frequencies, by a slope and a shift that
+    all labels share: of a model that is too sure of itself too much would be expected.
+    """
+    truth = dense(Y).astype(np.float64)
+    q = calibration.probits(P)
+    (slope,), shift = calibration.fit_common(truth, [q], np.ones(len(P)))
+    believed = ndtr(slope * q + shift)
+    seen = ~np.isnan(truth)
+    expected = np.where(seen, (1 - _OBSERVED) * believed + _OBSERVED * truth, 0)
+    found = expected_f1_thresholds(expected, np.where(seen, P, _NEVER))
+    return np.where(seen.any(axis=0), np.maximum(found, 0.0), 0.5)
 
 
 def decision_score(

@@ -51,7 +51,7 @@ ExcludeOption = Annotated[
 MissingOption = Annotated[
     bool, typer.Option("--allow-missing-labels", help="Empty label cells mean: not observed.")
 ]
-BaseName = Literal["auto", "kernel", "forest", "none"]
+BaseName = Literal["auto", "kernel", "forest", "boosting", "none"]
 RowsOption = Annotated[
     str, typer.Option("--rows", help="auto, all, or a split of the file: train, val, test.")
 ]

@@ -34,7 +34,7 @@ class Choice:
 Knob: TypeAlias = Range | Choice
 
 KNOBS: dict[str, Knob] = {
-    "base": Choice(("auto", "kernel", "forest", "none")),
+    "base": Choice(("auto", "kernel", "forest", "boosting", "none")),
     "width": Choice((1.0, 0.5, 2.0)),  # times the default width of every layer
     "latent_dim": Range(4, 64, log=True, whole=True),
     "n_factors": Range(0, 64, whole=True),  # at most the number of labels
