@@ -575,7 +575,7 @@ def moved_by(before, after):
 
 
 def standard_error(*shares):
-    """Of a weight, at most: inverse Fisher information, phi^2 / (Phi (1 - Phi)) q q^T summed."""
+    """Of a weight, at most: inverse Fisher information, of phi^2 / (Phi (1 - Phi)) q q^T."""
     held_out = planted(*shares)
     worst = 0.0
     for label in range(L):
