@@ -150,6 +150,10 @@ def fit(
         typer.Option("--set", "-s", help="One setting, as NAME=VALUE; repeatable."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed: same seed, same model.")] = 0,
+    jobs: Annotated[
+        int,
+        typer.Option(help="Networks trained at the same time; -1: as many as cores.", min=-1),
+    ] = 1,
     rows: RowsOption = "auto",
     meta_offset: MetaOption = 0,
     as_json: JsonOption = False,
@@ -172,6 +176,7 @@ def fit(
         objective=objective,
         allow_missing_labels=allow_missing_labels,
         recalibrate=recalibrate,
+        n_jobs=jobs,
         random_state=seed,
         verbose=0 if as_json else 1,
         **settings,

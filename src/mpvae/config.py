@@ -80,7 +80,7 @@ class Settings:
     z_draws: int = _doc("codes z averaged at prediction; 0 takes the mean of p(z | x)")
     threshold: ThresholdChoice = _doc(
         "decision threshold: paper (best of 27 values), exact (best of all), per_label, "
-        "or auto (for macro_f1 where each label's expected F1 is highest, else exact)"
+        "or auto (where the expectation is highest for hamming and macro_f1, else exact)"
     )
 
     def __post_init__(self) -> None:
@@ -121,7 +121,7 @@ class Settings:
     def threshold_kind(self, metric: Metric) -> ThresholdKind | Literal["expected"]:
         """How the threshold for ``metric`` is fitted: only macro-F1 separates by label."""
         if self.threshold == "auto":
-            return "expected" if metric == "macro_f1" else "exact"
+            return "expected" if metric in ("hamming", "macro_f1") else "exact"
         return self.threshold
 
     @property

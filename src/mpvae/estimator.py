@@ -1,6 +1,5 @@
 """MPVAEClassifier: the multivariate probit VAE as a scikit-learn classifier."""
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self, cast, get_args
@@ -8,23 +7,24 @@ from typing import Any, Self, cast, get_args
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
+from joblib import effective_n_jobs
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from mpvae import decisions, inference, labels, members, model_file, observed, saved
 from mpvae.answers import JointMetric, best_answers
+from mpvae.checks import check_parameters, warn_of_unseen
 from mpvae.config import DataShape, Metric, Objective, Preset, Settings, resolve, setting_docs
 from mpvae.errors import ConfigError, DataError
 from mpvae.evidence import (
     Source,
-    auto_asks,
-    check_base,
+    asked_by,
     evidence_of,
     evidence_of_each,
     fit_evidence,
 )
-from mpvae.features import Matrix, beside, fit_features, listed, with_quantiles
+from mpvae.features import Matrix, beside, fit_features, with_quantiles
 from mpvae.judging import judge
 from mpvae.kernel_features import fit_kernel_features
 from mpvae.loop import EpochRecord, device_named
@@ -99,6 +99,9 @@ class MPVAEClassifier(JointQuestions):
         after training, so that probabilities match frequencies; correlations stay.
     device : str
         "auto" (a GPU if there is one), "cpu", "cuda", ...
+    n_jobs : int or None
+        Processes that train networks side by side, for long fits: each takes seconds to
+        start. None is 1, -1 as many as there are cores.
     random_state : int, RandomState or None
         Same seed and same rows, in whatever order, give the same model.
     verbose : int
@@ -182,6 +185,7 @@ class MPVAEClassifier(JointQuestions):
         allow_missing_labels: bool = False,
         recalibrate: bool = False,
         device: str = "auto",
+        n_jobs: int | None = None,
         random_state: Any = None,
         verbose: int = 0,
     ) -> None:
@@ -227,6 +231,7 @@ class MPVAEClassifier(JointQuestions):
         self.allow_missing_labels = allow_missing_labels
         self.recalibrate = recalibrate
         self.device = device
+        self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
 
@@ -282,6 +287,7 @@ class MPVAEClassifier(JointQuestions):
                     metric=self.metric,
                     seed=seed,
                     device=device_named(self.device),
+                    n_jobs=min(effective_n_jobs(self.n_jobs), self.settings_.n_members),
                     on_epoch=lambda member, record: self._show(progress, member, record),
                 )
         if self.recalibrate:
@@ -391,7 +397,8 @@ class MPVAEClassifier(JointQuestions):
 
         Sets what comes before the networks: `features_`, `settings_`, `evidence_`.
         """
-        self._check_parameters()
+        check_parameters(self)
+        device_named(self.device)
         if (X_val is None) != (y_val is None):
             raise DataError("X_val and y_val belong together; give both or neither")
         allow_missing = bool(self.allow_missing_labels)
@@ -402,7 +409,7 @@ class MPVAEClassifier(JointQuestions):
         X, Y, weight = merge_equal_rows(X, Y, weight)
         if not observed.has_observed(Y):
             raise DataError("y holds no observed label, NaN alone; nothing can be learnt")
-        self._warn_of_unseen(Y)
+        warn_of_unseen(Y, self.label_names_)
         if not self.multilabel_ and len(np.unique(Y[~np.isnan(Y)])) < 2:
             raise DataError(
                 "y holds one class once rows of weight 0 are left out; both are needed"
@@ -412,7 +419,8 @@ class MPVAEClassifier(JointQuestions):
         if self.settings_.quantiles:
             self.features_ = with_quantiles(self.features_, X, weight)
         x = self.features_.apply(X)
-        sources, left_out = fit_evidence(self._asked(x, Y), x, Y, weight, seed, on_source)
+        asked = asked_by(self.base, self.preset, *Y.shape)
+        sources, left_out = fit_evidence(asked, x, Y, weight, seed, on_source)
         self.evidence_ = []  # their weights are not known yet
         self.kernel_features_ = None
         if self.settings_.kernel_features:
@@ -432,43 +440,12 @@ class MPVAEClassifier(JointQuestions):
         self.evidence_ = sources
         return rows, Rows(X_val, Y_val, np.ones(X_val.shape[0]), said)
 
-    def _check_parameters(self) -> None:
-        """Check what is not among the settings, before any work."""
-        if self.metric not in get_args(Metric):
-            allowed = ", ".join(get_args(Metric))
-            raise ConfigError(f"metric must be one of {allowed}, got {self.metric!r}")
-        if not isinstance(self.verbose, int):
-            raise ConfigError(f"verbose must be an integer, got {self.verbose!r}")
-        for name in ("allow_missing_labels", "recalibrate"):
-            if not isinstance(getattr(self, name), bool | np.bool_):
-                raise ConfigError(f"{name} must be True or False, got {getattr(self, name)!r}")
-        check_base(self.base)
-        device_named(self.device)
-
-    def _asked(self, x: Matrix, Y: Matrix) -> list[Any]:
-        """Who gives evidence; "auto" asks by preset, and within bounds."""
-        if self.base == "auto":
-            return auto_asks(self.preset, *Y.shape)
-        if isinstance(self.base, list | tuple):
-            return list(self.base)
-        return [] if self.base is None else [self.base]
-
     def _encode(self, X: Any) -> Matrix:
         x = super()._encode(X)
         parts = [] if self.kernel_features_ is None else [self.kernel_features_.apply(x)]
         if self.evidence_:
             parts.append(evidence_of(self.evidence_, x))
         return beside(x, *parts)
-
-    def _warn_of_unseen(self, Y: Matrix) -> None:
-        unseen = observed.never_observed(Y)
-        if len(unseen):
-            names = [str(self.label_names_[i]) for i in unseen]
-            warnings.warn(
-                f"never observed: {listed(names)}; nothing can be learnt of such a label, so "
-                "leave it out",
-                stacklevel=4,
-            )
 
     def _resolve(self, Y: Matrix, *, sparse: bool, validated: bool) -> Settings:
         given = {name: getattr(self, name) for name in setting_docs()}

@@ -80,6 +80,15 @@ def auto_asks(preset: Preset, n_rows: int, n_labels: int) -> list[str]:
     return asked.get(preset, [])
 
 
+def asked_by(base: Any, preset: Preset, n_rows: int, n_labels: int) -> list[Any]:
+    """Names and classifiers that ``base`` stands for."""
+    if isinstance(base, str) and base == "auto":
+        return list(auto_asks(preset, n_rows, n_labels))
+    if isinstance(base, list | tuple):
+        return list(base)
+    return [] if base is None else [base]
+
+
 def fit_evidence(
     asked: Sequence[Any],
     X: Matrix,

@@ -5,11 +5,12 @@ predictions to choose thresholds from, and they tell how good the model is.
 """
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias, get_args
 
+import joblib
 import numpy as np
 import scipy.sparse as sp
 import torch
@@ -25,7 +26,7 @@ from mpvae.features import Matrix
 from mpvae.loop import EpochRecord
 from mpvae.networks import MPVAE
 from mpvae.rows import Rows, in_sum
-from mpvae.training import train
+from mpvae.training import TrainedNetwork, train
 
 _Index: TypeAlias = NDArray[np.int64]
 _ROWS, _ENTRIES = 200, 2**26  # rows, and draws x labels x rows, a member decides jointly
@@ -57,6 +58,9 @@ class Members:
     interrupted: bool
 
 
+_Done: TypeAlias = tuple[TrainedNetwork, HeldOut | None]
+
+
 def fit_members(
     rows: Rows,
     validation: Rows | None,
@@ -65,6 +69,7 @@ def fit_members(
     metric: Metric,
     seed: int,
     device: str,
+    n_jobs: int = 1,
     on_epoch: Callable[[int, EpochRecord], None],
     on_member: Callable[[HeldOut], None] | None = None,
 ) -> Members:
@@ -74,39 +79,38 @@ def fit_members(
     Without, member k of several leaves out fold k; a single member leaves out
     ``validation_fraction`` of the rows (none, if that is less than one row).
 
-    An interrupt (Ctrl-C) ends the training; members finished or begun by then are kept.
+    An interrupt (Ctrl-C) ends the training; members finished or begun by then are kept, of
+    members in processes of their own (``n_jobs`` above 1) the finished ones.
 
-    ``on_epoch`` is told of every epoch, ``on_member`` after every member but for an
-    interrupted one, with what the members so far say about rows they have not seen.
+    ``on_epoch`` is told of every epoch, or of the last one of a member from another process;
+    ``on_member`` after every member but for an interrupted one, with what the members so far
+    say about rows they have not seen.
     """
     networks: list[MPVAE] = []
     history: list[dict[str, Any]] = []
     judged: list[HeldOut] = []
     interrupted = False
     parts = partial(_parts, rows, validation, _splits(rows, validation, settings, seed))
-    for member, (learn, judge) in enumerate(parts()):
+    train_one = partial(_train_one, settings=settings, metric=metric, device=device)
+    if n_jobs > 1:
+        done = _in_processes(train_one, parts(), seed, n_jobs, on_epoch)
+    else:
+        done = (
+            train_one(*part, seed + member, partial(on_epoch, member))
+            for member, part in enumerate(parts())
+        )
+    for member in range(settings.n_members):
         try:
-            trained = train(
-                learn,
-                judge,
-                settings,
-                metric=metric,
-                seed=seed + member,
-                device=device,
-                on_epoch=partial(on_epoch, member),
-            )
-            network = trained.network.double()  # equal rows, equal answers, in any batch
-            if judge is not None:
-                P = inference.marginals([network], judge.X, settings.z_draws)
+            trained, found = next(done)
         except KeyboardInterrupt:
             if not networks:
                 raise
             interrupted = True
             break
-        networks.append(network)
+        networks.append(trained.network)
         history.extend({"member": member, **record.row()} for record in trained.history)
-        if judge is not None:
-            judged.append(HeldOut(judge.Y, P, judge.weight, judge.evidence))
+        if found is not None:
+            judged.append(found)
         interrupted = trained.interrupted
         if interrupted:
             break
@@ -118,6 +122,50 @@ def fit_members(
         return finish(settings.z_draws, interrupted)
     except KeyboardInterrupt:  # of what remains nothing takes long
         return finish(settings.z_draws, True)
+
+
+def _train_one(
+    learn: Rows,
+    judge: Rows | None,
+    seed: int,
+    on_epoch: Callable[[EpochRecord], None],
+    *,
+    settings: Settings,
+    metric: Metric,
+    device: str,
+) -> _Done:
+    """A trained member, and what it says about the rows it is judged on."""
+    trained = train(
+        learn, judge, settings, metric=metric, seed=seed, device=device, on_epoch=on_epoch
+    )
+    trained.network.double()  # equal rows, equal answers, in any batch
+    if judge is None:
+        return trained, None
+    P = inference.marginals([trained.network], judge.X, settings.z_draws)
+    return trained, HeldOut(judge.Y, P, judge.weight, judge.evidence)
+
+
+def _in_processes(
+    train_one: Callable[..., _Done],
+    parts: Iterable[tuple[Rows, Rows | None]],
+    seed: int,
+    n_jobs: int,
+    on_epoch: Callable[[int, EpochRecord], None],
+) -> Iterator[_Done]:
+    """As `_train_one` for each part, some of them at the same time."""
+    pool = joblib.Parallel(n_jobs=n_jobs, return_as="generator")
+    each = (
+        joblib.delayed(_on_one_thread)(train_one, *part, seed + member)
+        for member, part in enumerate(parts)
+    )
+    for member, done in enumerate(pool(each)):
+        on_epoch(member, done[0].history[-1])
+        yield done
+
+
+def _on_one_thread(train_one: Callable[..., _Done], *part_and_seed: Any) -> _Done:
+    torch.set_num_threads(1)
+    return train_one(*part_and_seed, lambda record: None)
 
 
 def recalibrate(fitted: Members) -> Members:

@@ -46,25 +46,31 @@ def best_threshold(
 ) -> float | NDArray[np.float64]:
     """Threshold as `decisions.fit_threshold` has it, from the observed labels alone.
 
-    ``kind="expected"``, for macro-F1: as `decisions.expected_f1_thresholds` has them.
+    ``kind="expected"``, for Hamming accuracy and macro-F1: where its expectation is highest.
     """
     if kind == "expected":
-        return _expected_thresholds(Y, P)
+        return _expected_threshold(Y, P, metric)
     Y, P = _settled(Y, P)
     found = fit_threshold(Y, P, metric=metric, kind=kind)  # type: ignore[arg-type]
     bounded = np.maximum(found, 0.0)  # below the lowest probability it may have met _NEVER
     return float(bounded) if np.ndim(found) == 0 else bounded
 
 
-def _expected_thresholds(Y: Matrix, P: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Thresholds from what probabilities let expect, and a little from what was observed.
+def _expected_threshold(
+    Y: Matrix, P: NDArray[np.float64], metric: Metric
+) -> float | NDArray[np.float64]:
+    """Threshold from what probabilities let expect.
 
-    The probabilities are first brought to the observed frequencies, by a slope and a shift that
-    all labels share: of a model that is too sure of itself too much would be expected.
+    They are first brought to the observed frequencies, by a slope and a shift that all labels
+    share: of a model that is too sure of itself too much would be expected. For Hamming
+    accuracy a label is then taken if it is more likely than not; for macro-F1 what was
+    observed counts a little too.
     """
     truth = dense(Y).astype(np.float64)
     q = calibration.probits(P)
     (slope,), shift = calibration.fit_common(truth, [q], np.ones(len(P)))
+    if metric == "hamming":
+        return float(ndtr(-shift / slope)) if slope > 0 else 0.5
     believed = ndtr(slope * q + shift)
     seen = ~np.isnan(truth)
     expected = np.where(seen, (1 - _OBSERVED) * believed + _OBSERVED * truth, 0)

@@ -10,10 +10,11 @@ import torch
 from numpy.typing import NDArray
 
 from mpvae.answers import JointMetric
+from mpvae.checks import check_parameters
 from mpvae.config import DataShape, Metric, Settings, resolve, setting_docs
 from mpvae.conformal import Calibration
 from mpvae.errors import ConfigError, ModelFileError
-from mpvae.evidence import KINDS, check_base
+from mpvae.evidence import KINDS
 from mpvae.features import N_KNOTS, FeatureMap
 from mpvae.kernel_features import KernelFeatures
 from mpvae.model_file import Tensors
@@ -40,13 +41,14 @@ def to_file(model: Any) -> tuple[dict[str, Any], Tensors]:
     if foreign:
         raise ModelFileError(
             "a model with a base classifier of your own cannot be saved, since it would have "
-            "to be pickled; use base='kernel', 'forest' or 'auto'"
+            "to be pickled; use base='kernel', 'forest', 'boosting' or 'auto'"
         )
     params = {k: _plain(v) for k, v in model.get_params(deep=False).items()}
     params["random_state"] = (
         params["random_state"] if _is_integer(params["random_state"]) else None
     )
     params["device"] = str(params["device"])
+    params["n_jobs"] = None  # of the machine, not of the model
     description = {
         "version": __version__,
         "params": params,
@@ -286,11 +288,7 @@ def _check_params(model: Any, n_labels: int) -> None:
     given = {name: getattr(model, name) for name in setting_docs()}
     shape = DataShape(2, model.n_features_in_, n_labels)
     resolve(model.preset, given, shape, model.objective)
-    if model.metric not in get_args(Metric):
-        raise ConfigError(f"metric must be one of {get_args(Metric)}, got {model.metric!r}")
-    if not isinstance(model.verbose, int):
-        raise ConfigError(f"verbose must be an integer, got {model.verbose!r}")
-    check_base(model.base)
+    check_parameters(model)
 
 
 def _classes(values: Any, kind: str) -> NDArray[Any]:

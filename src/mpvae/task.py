@@ -8,6 +8,7 @@ from typing import Any
 
 import scipy.sparse as sp
 
+from mpvae.checks import check_parameters
 from mpvae.config import DataShape, setting_docs
 from mpvae.estimator import MPVAEClassifier
 from mpvae.evidence import auto_asks
@@ -38,7 +39,7 @@ class Task:
 
     def __post_init__(self) -> None:
         model = self._model({"base": None})  # reads the data; evidence can wait
-        MPVAEClassifier(**self.fixed)._check_parameters()
+        check_parameters(MPVAEClassifier(**self.fixed))
         rows, validation = self._read(model)
         n, L = rows.Y.shape
         settings = {name: self.fixed[name] for name in setting_docs() if name in self.fixed}

@@ -97,7 +97,8 @@ def _check(
         raise ConfigError(f"trials must be at least 1, got {trials}")
     if int(seed) != seed or not 0 <= seed < 2**32:
         raise ConfigError(f"seed must be a whole number from 0 to 2**32 - 1, got {seed!r}")
-    known = set(MPVAEClassifier().get_params()) - {"metric", "random_state", "verbose"}
+    own = {"metric", "random_state", "verbose", "n_jobs"}
+    known = set(MPVAEClassifier().get_params()) - own
     unknown = [name for name in fixed if name not in known]
     if unknown:
         raise ConfigError(f"{unknown[0]!r} is no parameter that can be fixed in a search")
