@@ -8,7 +8,7 @@ from scipy.special import log_ndtr, ndtr, ndtri
 from scipy.stats import norm
 
 from mpvae import calibration
-from mpvae.calibration import apply_probit, fit_probit, fit_weights
+from mpvae.calibration import apply_probit, fit_common, fit_probit, fit_weights
 
 N = 20_000
 PRIOR = 20.0  # rows that the penalty stands for
@@ -221,7 +221,7 @@ def assert_same(found, expected, rtol=0.0, atol=0.0):
 )
 def test_planted_weights_of_all_labels_are_found(weights, shift):
     Y, scores = several(weights, shift)
-    found, moved = calibration._fit_together(Y, scores, np.ones(len(Y)))
+    found, moved = fit_common(Y, scores, np.ones(len(Y)))
     truth = np.array([*weights, shift])
     equal = np.append(np.full(len(weights), 1 / len(weights)), 0)  # pulled towards these
     bias, se = expected_error(np.stack([q.ravel() for q in scores]), truth, equal)
@@ -237,7 +237,7 @@ def test_every_label_has_weights_of_its_own():
     found, moved = fit_weights(Y, scores, ones)
     assert found.shape == (2, 3)
     assert moved.shape == (3,)
-    centre = np.append(*calibration._fit_together(Y, scores, ones))
+    centre = np.append(*fit_common(Y, scores, ones))
     for label in range(3):
         truth = np.append(weights[:, label], shift[label])
         bias, se = expected_error(np.stack([q[:, label] for q in scores]), truth, centre)
@@ -280,7 +280,7 @@ def test_an_independent_optimiser_finds_the_same_weights_of_all_labels():
         method="Nelder-Mead",
         options=options,
     )
-    found, shift = calibration._fit_together(Y, scores, weight)
+    found, shift = fit_common(Y, scores, weight)
     # L-BFGS-B ends where a step gains less than 2e-9 of the loss, some 500: with a curvature
     # of 100 or more that is within sqrt(2e-6 / 100) of the minimum at worst.
     assert [*found, shift] == pytest.approx(best.x, abs=2e-4)
@@ -296,7 +296,7 @@ def test_an_independent_optimiser_finds_the_same_weights_of_each_label(n, mix, m
     Y[rng.random(Y.shape) < missing] = np.nan
     weight = rng.uniform(0.5, 1.5, n)
     found, shift = fit_weights(Y, scores, weight)
-    centre = np.append(*calibration._fit_together(Y, scores, weight))
+    centre = np.append(*fit_common(Y, scores, weight))
     at_bound = 0
     for label in range(4):
         q = np.stack([score[:, label] for score in scores])
@@ -339,17 +339,15 @@ def test_weights_leave_out_labels_that_are_not_observed():
     wild = [np.where(hidden, 1e3 * (1 + i), score) for i, score in enumerate(scores)]
     assert_same(fit_weights(holes, wild, np.ones(400)), found)
     seen = ~hidden
-    flat = calibration._fit_together(
-        Y[seen][:, None], [s[seen][:, None] for s in scores], np.ones(seen.sum())
-    )
-    assert_same(calibration._fit_together(holes, scores, np.ones(400)), flat, rtol=1e-9)
+    flat = fit_common(Y[seen][:, None], [s[seen][:, None] for s in scores], np.ones(seen.sum()))
+    assert_same(fit_common(holes, scores, np.ones(400)), flat, rtol=1e-9)
 
 
 def test_a_label_never_observed_has_the_weights_of_all():
     Y, scores = several((0.7, 0.3), -0.4, n=400)
     Y[:, 1] = np.nan
     found, shift = fit_weights(Y, scores, np.ones(400))
-    together = calibration._fit_together(Y, scores, np.ones(400))
+    together = fit_common(Y, scores, np.ones(400))
     assert_same((found[:, 1], shift[1]), together)
     assert (found[:, 0] != together[0]).all()
 
@@ -380,11 +378,11 @@ def test_of_very_many_rows_every_kth_is_enough_for_all_labels(monkeypatch):
     Y, scores = several((0.7, 0.3), -0.4, n=1000)
     weight = np.random.default_rng(4).uniform(0.5, 1.5, 1000)
     monkeypatch.setattr(calibration, "_ENTRIES", 700)  # of 3,000 entries: every fourth row
-    found = calibration._fit_together(Y, scores, weight)
+    found = fit_common(Y, scores, weight)
     monkeypatch.undo()
-    part = calibration._fit_together(Y[::4], [score[::4] for score in scores], weight[::4])
+    part = fit_common(Y[::4], [score[::4] for score in scores], weight[::4])
     assert_same(found, part)
-    assert (found[0] != calibration._fit_together(Y, scores, weight)[0]).all()
+    assert (found[0] != fit_common(Y, scores, weight)[0]).all()
 
 
 def test_scores_beyond_all_bounds_are_weighed_without_infinities():
