@@ -19,7 +19,8 @@ without randomness runs once on official rows. One protocol for all:
 members were not trained on. A rival is fitted again without each of 3 stratified folds (beyond
 {few:,} learning rows: without the first of 5 folds alone) and its thresholds are fitted to what
 it says about the rows left out, by the code that fits MPVAE's and of the same kinds: the best
-of all values, one per label for macro-F1.
+of all values; for Hamming accuracy and, label by label, macro-F1 the one with the highest
+expectation, probabilities being brought to the frequencies of these rows first.
 
 3. Scores are of the test rows, which nothing else has seen. MPVAE's labels are those of
 `predict(X, metric=...)`, what a user gets: by threshold, or, for example-F1 and subset

@@ -96,55 +96,53 @@ def _fit_each(
     usual: NDArray[np.float64],
     usual_shift: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Weights (S, L) and shifts (L,) of each label on its own, beginning at the usual ones.
-
-    Newton's method for all labels at once. A weight that reaches zero stays there as long as
-    the likelihood would have it negative.
-    """
+    """Weights (S, L) and shifts (L,) of each label on its own, beginning at the usual ones."""
     truth = dense(Y)
+    n, L = truth.shape
+    w = np.ones(n) if weight is None else np.asarray(weight, np.float64)
+    centre = np.vstack([usual, usual_shift])  # (S + 1, L)
+    found = np.empty(centre.shape)
+    step = max(1, _ENTRIES // max(1, n * len(centre)))
+    for begin in range(0, L, step):  # labels at a time: bounds memory
+        piece = slice(begin, begin + step)
+        columns = [score[:, piece].T for score in scores]
+        Q = np.stack([*columns, np.ones(columns[0].shape)], axis=1)
+        found[:, piece] = _newton(truth[:, piece].T, Q, w, centre[:, piece].T).T
+    return found[:-1], found[-1]
+
+
+def _newton(
+    truth: NDArray[np.float64],
+    Q: NDArray[np.float64],
+    w: NDArray[np.float64],
+    centre: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Coefficients (L, S + 1) of scores Q (L, S + 1, n), penalised for leaving the centre.
+
+    All but the last are at least zero: one that reaches zero stays there as long as the
+    likelihood would have it negative.
+    """
     seen = ~np.isnan(truth)
-    t = np.where(seen, 2 * np.nan_to_num(truth) - 1, 0.0)  # (n, L)
-    w = np.ones(len(t)) if weight is None else np.asarray(weight, np.float64)
-    centre = np.concatenate([usual, usual_shift[None]])  # (S + 1, L)
+    t = np.where(seen, 2 * np.nan_to_num(truth) - 1, 0.0)  # (L, n)
+    eye = np.eye(centre.shape[1])
     a = centre
-    n_coef = len(centre)
     for _ in range(_STEPS):
-        v = t * _weighed(a, scores)
+        v = t * (a[:, None] @ Q)[:, 0]
         hazard = _UNIT / erfcx(-v / np.sqrt(2))
-        slope = w[:, None] * t * hazard  # 0 where not observed
-        curve = w[:, None] * seen * hazard * (hazard + v)
-        gradient = _PRIOR_ROWS * (centre - a)
-        H = np.zeros((t.shape[1], n_coef, n_coef))
-        H[:] = _PRIOR_ROWS * np.eye(n_coef)
-        for r in range(n_coef):
-            by_r = curve if r == n_coef - 1 else curve * scores[r]
-            gradient[r] += (slope if r == n_coef - 1 else slope * scores[r]).sum(0)
-            for s in range(r, n_coef):
-                H[:, r, s] += (by_r if s == n_coef - 1 else by_r * scores[s]).sum(0)
-                H[:, s, r] = H[:, r, s]
+        gradient = (Q @ (w * t * hazard)[..., None])[..., 0] + _PRIOR_ROWS * (centre - a)
+        curve = w * seen * hazard * (hazard + v)
+        H = (Q * curve[:, None]) @ Q.mT + _PRIOR_ROWS * eye
         held = (a <= 0) & (gradient < 0)
-        held[-1] = False
-        free = ~held.T
-        H = np.where(free[:, :, None] & free[:, None, :], H, np.eye(n_coef))
-        step = np.linalg.solve(H, np.where(held, 0, gradient).T[..., None])[..., 0].T
-        step /= np.maximum(1.0, np.abs(step).max(0))
-        moved = a + step
-        moved[:-1] = np.maximum(moved[:-1], 0)
+        held[:, -1] = False
+        H = np.where(held[:, :, None] | held[:, None], eye, H)
+        step = np.linalg.solve(H, np.where(held, 0, gradient)[..., None])[..., 0]
+        moved = a + step / np.maximum(1.0, np.abs(step).max(1, keepdims=True))
+        moved[:, :-1] = np.maximum(moved[:, :-1], 0)
         done = np.abs(moved - a).max() < _CLOSE
         a = moved
         if done:
             break
-    return a[:-1], a[-1]
-
-
-def _weighed(
-    a: NDArray[np.float64], scores: Sequence[NDArray[np.float64]]
-) -> NDArray[np.float64]:
-    """Scores times weights, plus the shift in the last row; (n, L)."""
-    total = np.tile(a[-1], (len(scores[0]), 1))
-    for each, score in zip(a[:-1], scores, strict=True):
-        total += each * score
-    return total
+    return a
 
 
 def fit_common(

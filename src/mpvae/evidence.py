@@ -25,7 +25,7 @@ from mpvae.ridge import KernelRidge, fit_kernel_ridge
 from mpvae.rows import FARTHEST, in_sum
 
 MIN_ROWS, MAX_ROWS = 50, 50_000
-MAX_ENTRIES = 50_000_000
+MAX_ENTRIES = 20_000_000
 """Rows, and rows times labels, within which "auto" asks anyone."""
 _FOLDS = 5
 
