@@ -385,6 +385,17 @@ def test_of_very_many_rows_every_kth_is_enough_for_all_labels(monkeypatch):
     assert (found[0] != fit_common(Y, scores, weight)[0]).all()
 
 
+@pytest.mark.parametrize("entries", [1, 300 * 3 * 2])  # one label at a time, or two of three
+def test_labels_are_fitted_in_pieces(monkeypatch, entries):
+    Y, scores = several((0.7, 0.3), [-0.4, 0.0, 1.0], n=300)
+    centre = np.array([[0.5] * 3, [0.2] * 3]), np.full(3, 0.1)
+    whole = calibration._fit_each(Y, scores, np.ones(300), *centre)
+    monkeypatch.setattr(calibration, "_ENTRIES", entries)
+    pieces = calibration._fit_each(Y, scores, np.ones(300), *centre)
+    # Newton ends for all labels of a piece at once: some take one more step, of 1e-12.
+    assert_same(pieces, whole, atol=1e-9)
+
+
 def test_scores_beyond_all_bounds_are_weighed_without_infinities():
     Y = np.array([[0.0], [1.0]] * 50)
     certain = np.where(Y == 1, 8.0, -8.0)
