@@ -278,10 +278,10 @@ def test_default_batch_grows_with_the_rows_between_16_and_128():
     assert sizes == [16, 16, 64, 128, 128]
 
 
-def test_macro_f1_alone_gets_a_threshold_per_label():
+def test_thresholds_are_where_the_expectation_is_highest_or_the_best_of_all():
     auto = resolve("default", {}, SHAPE)
-    assert auto.threshold_kind("macro_f1") == "per_label"
-    assert auto.threshold_kind("micro_f1") == "exact"
+    assert auto.threshold_kind("macro_f1") == auto.threshold_kind("hamming") == "expected"
+    assert auto.threshold_kind("micro_f1") == auto.threshold_kind("example_f1") == "exact"
     paper = resolve("default", {"threshold": "paper"}, SHAPE)
     assert paper.threshold_kind("macro_f1") == "paper"
 

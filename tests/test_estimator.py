@@ -687,11 +687,13 @@ def test_recalibration_is_a_slope_and_a_shift_of_each_label(recalibrated):
     plain, changed, (X_judge, Y_judge), (X_new, _) = recalibrated
     slope, shift = fit_probit(Y_judge, plain.predict_proba(X_judge))
     expected = apply_probit(plain.predict_proba(X_new), slope, shift)
-    np.testing.assert_allclose(changed.predict_proba(X_new), expected, rtol=0, atol=1e-9)
+    # Evidence of the judged rows was rounded to float32 before it was weighted, here after:
+    # 3e-7 at most of any row, in a mean over 250.
+    np.testing.assert_allclose(changed.predict_proba(X_new), expected, rtol=0, atol=1e-7)
     # Factors are left alone; what the code adds is scaled as the means are.
     np.testing.assert_array_equal(changed.sigma_g_, plain.sigma_g_)
     scaled = slope[:, None] * plain.code_loadings_[0]
-    np.testing.assert_allclose(changed.code_loadings_[0], scaled, rtol=1e-12)
+    np.testing.assert_allclose(changed.code_loadings_[0], scaled, rtol=1e-7)
 
 
 def test_recalibration_lowers_the_log_loss_of_held_out_rows(recalibrated):

@@ -1,5 +1,6 @@
 """Evidence: honest on the rows it was learnt from, and joined with trained networks."""
 
+import copy
 import itertools
 import pkgutil
 import shutil
@@ -27,16 +28,25 @@ from mpvae import (
     load_model,
     members,
 )
+from mpvae import boosting as boosting_module
 from mpvae import forest as forest_module
+from mpvae.boosting import Boosting, fit_boosting
 from mpvae.calibration import fit_line, fit_weights
 from mpvae.config import DataShape, resolve
 from mpvae.data import simulate_probit, stratified_folds
-from mpvae.evidence import auto_asks, check_base, evidence_of, fit_evidence
+from mpvae.evidence import (
+    auto_asks,
+    check_base,
+    evidence_of,
+    evidence_of_each,
+    fit_evidence,
+)
 from mpvae.features import beside, with_short_positions
 from mpvae.forest import Forest, fit_forest
 from mpvae.members import HeldOut, _on_evidence, fit_members
 from mpvae.networks import MPVAE
 from mpvae.ridge import KernelRidge, fit_kernel_ridge
+from mpvae.rows import Rows
 from mpvae.training import train
 from test_model_file import TENSOR_CHANGES, parts, refused, rewrite
 
@@ -50,9 +60,18 @@ LOGISTIC = OneVsRestClassifier(LogisticRegression())
 TREES = RandomForestClassifier(10, max_depth=4, random_state=0)
 
 
+ALL = ["kernel", "forest", "boosting"]
+
+
+def with_few_trees(patch):
+    patch.setattr(forest_module, "N_TREES", 20)
+    patch.setattr(boosting_module, "_BLOCK", 5)
+    patch.setattr(boosting_module, "MAX_ROUNDS", 10)
+
+
 @pytest.fixture(autouse=True)
 def few_trees(monkeypatch):
-    monkeypatch.setattr(forest_module, "N_TREES", 20)
+    with_few_trees(monkeypatch)
 
 
 def small(**changes):
@@ -71,7 +90,7 @@ def small(**changes):
 @pytest.fixture(scope="module")
 def model():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(forest_module, "N_TREES", 20)
+        with_few_trees(patch)
         return small(base="auto").fit(X, Y)
 
 
@@ -80,7 +99,10 @@ def model():
 
 @pytest.mark.parametrize(
     "base",
-    [None, "auto", "kernel", "forest", LOGISTIC, TREES, [], ["kernel", TREES], ("forest",)],
+    [
+        *(None, "auto", "kernel", "forest", "boosting", LOGISTIC, TREES, []),
+        *(["kernel", TREES], ("forest",), ALL),
+    ],
 )
 def test_what_can_be_asked(base):
     check_base(base)
@@ -95,9 +117,10 @@ def test_what_can_be_asked(base):
     ids=str,
 )
 def test_what_cannot_be_asked_is_named(base):
-    wanted = r"base must be None, 'auto', 'kernel', 'forest', a classifier with predict_proba"
+    wanted = "base must be None, 'auto', 'kernel', 'forest', 'boosting', a classifier with "
+    wanted += "predict_proba, or a list of the last 4, got "
     for ask in (check_base, lambda base: small(base=base).fit(X, Y)):
-        with pytest.raises(ConfigError, match=f"{wanted}, or a list of the last three, got "):
+        with pytest.raises(ConfigError, match=wanted):
             ask(base)
 
 
@@ -111,38 +134,33 @@ def test_nobody_asked_says_nothing():
 
 
 @pytest.mark.parametrize(
-    ("preset", "dense", "sparse"),
+    ("preset", "asked"),
     [
-        ("default", ["kernel", "forest"], ["forest"]),
-        ("best", ["kernel", "forest"], ["forest"]),
-        ("fast", ["kernel"], []),
-        ("paper", [], []),
-        ("authors_code", [], []),
+        *(("default", ALL), ("best", ALL), ("fast", ["kernel"])),
+        *(("paper", []), ("authors_code", [])),
     ],
 )
-def test_whom_auto_asks(preset, dense, sparse):
-    """Rows of texts have next to no near ones, so no kernel machine is asked there."""
-    assert auto_asks(preset, 1000, 10, sparse=False) == dense
-    assert auto_asks(preset, 1000, 10, sparse=True) == sparse
+def test_whom_auto_asks(preset, asked):
     fewest, most = evidence.MIN_ROWS, evidence.MAX_ROWS
-    for n_rows, asked in ((fewest - 1, []), (fewest, dense), (most, dense), (most + 1, [])):
-        assert auto_asks(preset, n_rows, 1, sparse=False) == asked
+    for n_rows, by_rows in ((fewest - 1, []), (fewest, asked), (most, asked), (most + 1, [])):
+        assert auto_asks(preset, n_rows, 1) == by_rows
     n_labels = evidence.MAX_ENTRIES // 1000
-    assert auto_asks(preset, 1000, n_labels, sparse=False) == dense
-    assert auto_asks(preset, 1000, n_labels + 1, sparse=False) == []
+    assert auto_asks(preset, 1000, n_labels) == asked
+    assert auto_asks(preset, 1000, n_labels + 1) == []
 
 
 @pytest.mark.parametrize(
     ("n", "changes", "kinds"),
     [
-        (N, {}, [KernelRidge, Forest]),
+        (N, {}, [KernelRidge, Forest, Boosting]),
         (N, {"preset": "fast"}, [KernelRidge]),
-        (N, {"preset": "best"}, [KernelRidge, Forest]),
+        (N, {"preset": "best"}, [KernelRidge, Forest, Boosting]),
         (N, {"preset": "paper"}, []),
         (N, {"preset": "authors_code"}, []),
         (N, {"preset": "paper", "base": "kernel"}, [KernelRidge]),  # asked by name
         (evidence.MIN_ROWS - 1, {}, []),
         (evidence.MIN_ROWS - 1, {"base": "forest"}, [Forest]),
+        (evidence.MIN_ROWS - 1, {"base": "boosting"}, [Boosting]),
     ],
 )
 def test_a_model_asks_by_preset_and_rows(n, changes, kinds):
@@ -151,38 +169,44 @@ def test_a_model_asks_by_preset_and_rows(n, changes, kinds):
     assert all((net.trust is None) == (not kinds) for net in fitted.networks_)
 
 
-def test_on_sparse_features_auto_asks_the_forest_alone():
+def test_sparse_features_are_asked_about_as_dense_ones_are():
     words = sp.csr_array(np.maximum(X, 0))
-    assert [type(s) for s in small().fit(words, Y).evidence_] == [Forest]
-    assert small(preset="fast").fit(words, Y).evidence_ == []
+    kinds = [KernelRidge, Forest, Boosting]
+    assert [type(s) for s in small().fit(words, Y).evidence_] == kinds
+    assert [type(s) for s in small(preset="fast").fit(words, Y).evidence_] == [KernelRidge]
 
 
-def test_several_are_weighted_by_their_worth_and_none_is_certain():
-    kernel, forest = (fit(X, Y, ONES, 0) for fit in (fit_kernel_ridge, fit_forest))
-    (a, b), shift = fit_weights(Y, [kernel[1], forest[1]], ONES)
-    for asked in (["kernel", "forest"], ("forest", "kernel")):
-        sources, left_out = fit_evidence(asked, X, Y, ONES, 0)
-        expected = np.clip(a * kernel[1] + b * forest[1] + shift, -5, 5)
-        # Sources in another order: the optimiser stops elsewhere, within its tolerance.
-        np.testing.assert_allclose(left_out, expected, 0, 1e-3)
+def test_every_source_says_its_own_and_none_is_certain():
+    fits = {"kernel": fit_kernel_ridge, "forest": fit_forest, "boosting": fit_boosting}
+    alone = {name: fit(X, Y, ONES, 0) for name, fit in fits.items()}
+    for asked in (ALL, ("boosting", "kernel"), ["forest"]):
+        told = []
+        sources, left_out = fit_evidence(asked, X, Y, ONES, 0, told.append)
+        assert told == list(asked)
+        assert left_out.shape == (len(asked), N, L)
         assert left_out.dtype == np.float32
-        found = evidence_of(sources, ASK)
-        expected = a * kernel[0].evidence(ASK) + b * forest[0].evidence(ASK) + shift
-        np.testing.assert_allclose(found, np.clip(expected, -5, 5), 0, 1e-3)
+        found = evidence_of_each(sources, ASK)
+        assert found.shape == (len(asked), 50, L)
         assert found.dtype == np.float32
+        for k, name in enumerate(asked):
+            expected = np.clip(alone[name][1], -5, 5).astype(np.float32)
+            np.testing.assert_array_equal(left_out[k], expected)
+            expected = np.clip(alone[name][0].evidence(ASK), -5, 5).astype(np.float32)
+            np.testing.assert_array_equal(found[k], expected)
+        together = evidence_of(sources, ASK)
+        expected = sum(alone[name][0].evidence(ASK) for name in asked)
+        # In float64 by either way, then rounded to float32.
+        np.testing.assert_allclose(together, np.clip(expected, -5, 5), 0, 5e-7)
+        assert together.dtype == np.float32
 
+
+def test_evidence_beyond_all_bounds_is_brought_within():
     class Certain:
         def evidence(self, X):
             return np.array([[np.inf, -np.inf, 7.0]] * len(X))
 
     assert evidence_of([Certain()], ASK)[0].tolist() == [5, -5, 5]
-
-
-def test_one_alone_is_taken_as_it_is():
-    source, expected = fit_kernel_ridge(X, Y, ONES, 0)
-    (alone,), left_out = fit_evidence(["kernel"], X, Y, ONES, 0)
-    np.testing.assert_array_equal(left_out, np.clip(expected, -5, 5).astype(np.float32))
-    np.testing.assert_array_equal(alone.evidence(ASK), source.evidence(ASK))
+    assert evidence_of_each([Certain()] * 2, ASK)[1, 0].tolist() == [5, -5, 5]
 
 
 def test_a_source_that_knows_nothing_gets_no_weight_beside_one_that_does():
@@ -192,23 +216,21 @@ def test_a_source_that_knows_nothing_gets_no_weight_beside_one_that_does():
         def fit(self, X, y):
             return super().fit(X, np.random.default_rng(len(y)).permutation(y))
 
-    noise = OneVsRestClassifier(Noise())
-    sources, left_out = fit_evidence(["kernel", noise], X, Y, ONES, 0)
-    _, alone = fit_evidence(["kernel"], X, Y, ONES, 0)
-    spread = np.abs(left_out - alone.mean(0)).mean()
-    off = np.abs(left_out - alone).mean()
-    assert off < 0.4 * spread
-    of_kernel, of_noise = (source.evidence(ASK).std(0).mean() for source in sources)
-    print(of_kernel, of_noise, off / spread)
+    fitted = small(base=["kernel", OneVsRestClassifier(Noise())]).fit(X, Y)
+    of_kernel, of_noise = (
+        source.evidence(fitted.features_.apply(ASK)).std(0).mean()
+        for source in fitted.evidence_
+    )
     assert of_noise < 0.25 * of_kernel
 
 
 def test_sparse_features_are_as_good_as_dense_ones(monkeypatch):
-    monkeypatch.setattr(forest_module, "_features_tried", lambda x: 2)
-    both = ["kernel", "forest"]
+    """Of the forest this is in test_forest."""
+    monkeypatch.setattr(boosting_module, "features_tried", lambda x: 2)
+    both = ["kernel", "boosting"]
     sources, left_out = fit_evidence(both, sp.csr_array(X), Y, ONES, 0)
     dense, also = fit_evidence(both, X, Y, ONES, 0)
-    # Roundings of float32, of size 1; and weights found from kernel values that differ by them.
+    # Roundings of float32, of size 1; and lines fitted to kernel values that differ by them.
     np.testing.assert_allclose(left_out, also, 0, 1e-5)
     wide = evidence_of(sources, sp.csr_array(ASK))
     np.testing.assert_allclose(wide, evidence_of(dense, ASK), 0, 1e-5)
@@ -220,7 +242,7 @@ def long_positions(X):
     return wide
 
 
-@pytest.mark.parametrize("asked", [["kernel", "forest"], [TREES]], ids=["named", "own"])
+@pytest.mark.parametrize("asked", [ALL, [TREES]], ids=["named", "own"])
 def test_sparse_features_may_have_long_positions(asked):
     """scikit-learn's trees take positions of 32 bits alone."""
     assert with_short_positions(X) is X
@@ -268,9 +290,9 @@ HOLES = np.where(np.random.default_rng(1).random(Y.shape) < 0.2, np.nan, Y)
 )
 def test_a_classifier_is_asked_out_of_fold(base, labels):
     seed, n_labels = 3, labels.shape[1]
-    (source,), left_out = fit_evidence([base], X, labels, ONES, seed)
+    (source,), (left_out,) = fit_evidence([base], X, labels, ONES, seed)
     if labels is not HOLES:
-        _, also = fit_evidence([base], X, sp.csr_array(labels), ONES, seed)
+        _, (also,) = fit_evidence([base], X, sp.csr_array(labels), ONES, seed)
         np.testing.assert_array_equal(also, left_out)
     filled = np.nan_to_num(labels).astype(int)  # not observed counts as absent
     filled = filled[:, 0] if n_labels == 1 else filled
@@ -287,8 +309,9 @@ def test_a_classifier_is_asked_out_of_fold(base, labels):
     P = probability(whole, ASK, n_labels).astype(float)
     q = np.clip(ndtri(P), -5, 5)
     np.testing.assert_allclose(source.evidence(ASK), slope * q + shift, 0, 1e-9)
-    weighted = source.weighted(0.4, -1.0).evidence(ASK)
-    np.testing.assert_allclose(weighted, 0.4 * source.evidence(ASK) - 1.0, 0, 1e-12)
+    weight = np.linspace(0.4, 1.2, n_labels)
+    weighted = source.weighted(weight).evidence(ASK)
+    np.testing.assert_allclose(weighted, weight * source.evidence(ASK), 0, 1e-12)
 
 
 def test_the_classifier_given_is_left_as_it_was():
@@ -303,8 +326,8 @@ def test_what_remembers_its_rows_is_not_believed_about_them():
     """A tree for each row knows the labels it has seen by heart; out of fold it cannot."""
     noise = (np.random.default_rng(5).random((N, 2)) < 0.5).astype(float)
     by_heart = RandomForestClassifier(1, bootstrap=False, random_state=0)
-    for base in (by_heart, "forest", "kernel"):
-        _, left_out = fit_evidence([base], X, noise, ONES, 0)
+    for base in (by_heart, *ALL):
+        _, (left_out,) = fit_evidence([base], X, noise, ONES, 0)
         right = (left_out > 0) == (noise == 1)
         # Labels that nothing predicts are met half of the time, with this standard error. By
         # a little less, since a row's absence shifts the frequency against it.
@@ -397,16 +420,20 @@ def test_networks_are_trained_as_if_there_were_no_evidence(monkeypatch):
     alone, joined = (small(base=base).fit(X, Y) for base in (None, "auto"))
     for rows, _ in seen:
         assert rows.X.shape[1] == D
+    slopes, shifts = [], []
     for net, before in zip(joined.networks_, alone.networks_, strict=True):
         for name, value in before.state_dict().items():
             if not name.startswith("output"):
                 assert torch.equal(net.state_dict()[name], value), name
-        # The output layer alone is moved, by one slope and one shift for all labels.
+        # The output layer alone is moved, by a slope and a shift for each label.
         slope = (net.output.weight / before.output.weight).detach()
-        torch.testing.assert_close(slope, torch.full_like(slope, slope[0, 0].item()))
+        torch.testing.assert_close(slope, slope[:, [0]].expand_as(slope))
+        slopes.append(slope[:, 0])
         scale = (1 + net.B.square().sum(1)).sqrt()
-        shift = (net.output.bias - slope[0, 0] * before.output.bias) / scale
-        torch.testing.assert_close(shift, torch.full_like(shift, shift[0].item()))
+        shifts.append(((net.output.bias - slope[:, 0] * before.output.bias) / scale).detach())
+    torch.testing.assert_close(slopes[0], slopes[1])  # the same for every member
+    torch.testing.assert_close(shifts[0], shifts[1])
+    assert len(set(shifts[0].tolist())) == L
     pd.testing.assert_frame_equal(joined.history_, alone.history_)
 
 
@@ -436,28 +463,44 @@ def test_held_out_probabilities_are_those_of_the_joined_networks(monkeypatch, n_
     model, rows, _, fitted = members_of("auto", monkeypatch, n_members)
     parts_of = parts_of_members(rows, model)
     found = [
-        inference.marginals([net], judge.with_evidence(), 0)
+        inference.marginals([net], judge.with_evidence(fitted.worth), 0)
         for net, (_, judge) in zip(fitted.networks, parts_of, strict=True)
     ]
     np.testing.assert_allclose(fitted.held_out.P, np.vstack(found), 0, 1e-10)
     np.testing.assert_array_equal(
-        fitted.held_out.evidence, np.vstack([judge.evidence for _, judge in parts_of])
+        fitted.held_out.evidence,
+        np.concatenate([judge.evidence for _, judge in parts_of], axis=1),
     )
 
 
 def test_with_validation_rows_one_network_is_what_was_judged(monkeypatch):
     _, _, validation, fitted = members_of("auto", monkeypatch, 1, X_val=ASK, y_val=ANSWERS)
-    found = inference.marginals(fitted.networks, validation.with_evidence(), 0)
+    found = inference.marginals(fitted.networks, validation.with_evidence(fitted.worth), 0)
     np.testing.assert_allclose(fitted.held_out.P, found, 0, 1e-10)
 
 
 def test_evidence_is_of_rows_left_out_and_for_validation_of_all(monkeypatch):
     model, rows, validation, _ = members_of("kernel", monkeypatch, X_val=ASK, y_val=ANSWERS)
     ridge, left_out = fit_kernel_ridge(rows.X, rows.Y, rows.weight, 0)
-    np.testing.assert_allclose(rows.evidence, left_out, rtol=1e-6)
+    np.testing.assert_allclose(rows.evidence, left_out[None], rtol=1e-6)
     np.testing.assert_allclose(validation.X, model.features_.apply(ASK))
-    np.testing.assert_allclose(validation.evidence, ridge.evidence(validation.X), rtol=1e-6)
-    assert rows.with_evidence().shape == (len(rows), D + L)
+    np.testing.assert_allclose(
+        validation.evidence, ridge.evidence(validation.X)[None], rtol=1e-6
+    )
+
+
+def test_rows_have_the_weighted_sum_of_their_evidence_beside_them():
+    said = np.random.default_rng(0).normal(size=(2, N, L)).astype(np.float32)
+    worth = np.array([[0.0, 1.0, 0.5], [2.0, 0.0, 9.0]])
+    rows = Rows(X, Y, ONES, said)
+    for some, index in ((rows, np.arange(N)), (rows.take(np.array([5, 3])), [5, 3])):
+        wide = some.with_evidence(worth)
+        assert wide.dtype == np.float32
+        np.testing.assert_array_equal(wide[:, :D], X[index])
+        total = worth[0] * said[0, index] + worth[1] * said[1, index]
+        np.testing.assert_allclose(wide[:, D:], np.clip(total, -5, 5), 0, 1e-6)
+        assert some.with_evidence(None) is some.X
+    assert Rows(X, Y, ONES).with_evidence(worth) is X
 
 
 def test_weights_come_from_held_out_rows_alone(monkeypatch):
@@ -470,14 +513,27 @@ def test_weights_come_from_held_out_rows_alone(monkeypatch):
 
     monkeypatch.setattr("mpvae.members.calibration.fit_weights", watched)
     seen = seen_by_training(monkeypatch)
-    fitted = small(base="kernel", n_members=3).fit(X, Y)
-    ((labels, (q, e), _),) = given
+    unweighted = []
+
+    def kept(*args):
+        sources, left_out = fit_evidence(*args)
+        unweighted.append(sources)
+        return sources, left_out
+
+    monkeypatch.setattr("mpvae.estimator.fit_evidence", kept)
+    fitted = small(base=["kernel", LOGISTIC], n_members=3).fit(X, Y)
+    ((labels, (q, e, also), _),) = given
     np.testing.assert_array_equal(labels, np.vstack([judge.Y for _, judge in seen]))
-    np.testing.assert_array_equal(e, np.vstack([judge.evidence for _, judge in seen]))
+    honest = np.concatenate([judge.evidence for _, judge in seen], axis=1)
+    np.testing.assert_array_equal([e, also], honest)
     assert q.shape == e.shape == (N, L)
-    (_, worth), _ = fit_weights(labels, [q, e], ONES)
+    (_, *worth), _ = fit_weights(labels, [q, e, also], ONES)
+    x = fitted.features_.apply(ASK)
+    for source, before, weight in zip(fitted.evidence_, unweighted[0], worth, strict=True):
+        expected = weight * before.evidence(x)
+        np.testing.assert_allclose(source.evidence(x), expected, 0, 1e-12)
     for net in fitted.networks_:
-        np.testing.assert_allclose(net.trust.numpy(force=True), worth, rtol=1e-12)
+        assert net.trust.tolist() == [1.0] * L
 
 
 # ------------------------------------------------------------------- what each of them is worth
@@ -485,68 +541,99 @@ def test_weights_come_from_held_out_rows_alone(monkeypatch):
 MANY = 4000
 
 
-def planted(q_share, e_share, seed=0):
-    """Held-out rows whose labels follow the network's probits and the evidence so much."""
+def planted(q_share, *e_shares, seed=0):
+    """Held-out rows whose labels follow the network's probits and the evidence so much.
+
+    A share is one number, or one for each label.
+    """
     rng = np.random.default_rng(seed)
-    q, e = rng.normal(size=(2, MANY, L))
-    Y = (rng.random((MANY, L)) < ndtr(q_share * q + e_share * e)).astype(float)
-    return HeldOut(Y, ndtr(q), np.ones(MANY), e.astype(np.float32))
+    q, *e = rng.normal(size=(1 + len(e_shares), MANY, L))
+    v = np.asarray(q_share) * q
+    for share, said in zip(e_shares, e, strict=True):
+        v = v + np.asarray(share) * said
+    Y = (rng.random((MANY, L)) < ndtr(v)).astype(float)
+    return HeldOut(Y, ndtr(q), np.ones(MANY), np.stack(e).astype(np.float32))
 
 
-SOME = np.zeros((N, L), np.float32)
+ROWS = Rows(X, Y, ONES, np.random.default_rng(7).normal(size=(2, N, L)).astype(np.float32))
 
 
-def joined(held_out):
-    """The network before and after, and the held-out rows after."""
+def joined(held_out, rows=ROWS):
+    """The network before and after, the held-out rows after, and what evidence is worth."""
     before = network(with_evidence=False, n_factors=2).double()
-    (after,), held_out = _on_evidence([before], held_out)
-    return before, after, held_out
+    (after,), held_out, worth = _on_evidence([before], held_out, rows)
+    return before, after, held_out, worth
 
 
-def standard_error(q_share, e_share):
-    """Of either weight: inverse Fisher information, sum of phi^2 / (Phi (1 - Phi)) q q^T."""
-    held_out = planted(q_share, e_share)
-    q = np.stack([ndtri(held_out.P).ravel(), held_out.evidence.ravel(), np.ones(MANY * L)])
-    v = np.array([q_share, e_share, 0]) @ q
-    fisher = (norm.pdf(v) ** 2 / (ndtr(v) * ndtr(-v)) * q) @ q.T
-    return np.sqrt(np.diag(np.linalg.inv(fisher)))[:2].max()
+def moved_by(before, after):
+    """Slope and shift, (L,), that every network got on the probit scale."""
+    slope = (after.output.weight / before.output.weight).detach()
+    torch.testing.assert_close(slope, slope[:, [0]].expand_as(slope))
+    scale = (1 + before.B.square().sum(1)).sqrt()
+    shift = (after.output.bias - slope[:, 0] * before.output.bias) / scale
+    return slope[:, 0].numpy(), shift.detach().numpy()
+
+
+def standard_error(*shares):
+    """Of a weight, at most: inverse Fisher information, of phi^2 / (Phi (1 - Phi)) q q^T."""
+    held_out = planted(*shares)
+    worst = 0.0
+    for label in range(L):
+        e = held_out.evidence[:, :, label]
+        q = np.stack([ndtri(held_out.P[:, label]), *e, np.ones(MANY)])
+        v = np.array([*(np.broadcast_to(s, L)[label] for s in shares), 0]) @ q
+        fisher = (norm.pdf(v) ** 2 / (ndtr(v) * ndtr(-v)) * q) @ q.T
+        worst = max(worst, np.sqrt(np.diag(np.linalg.inv(fisher))).max())
+    return worst
+
+
+BY_LABEL = ([1.0, 0.0, 0.3], [0.0, 0.9, 0.3], [0.2, 0.4, 0.6])
 
 
 @pytest.mark.parametrize(
-    ("q_share", "e_share"),
-    [(1.0, 0.0), (0.0, 1.0), (0.0, 0.0), (0.6, 0.9)],
-    ids=["noise for evidence", "noise for a network", "both noise", "both of use"],
+    "shares",
+    [(1.0, 0.0), (0.0, 1.0), (0.0, 0.0), (0.6, 0.9), (0.5, 0.8, 0.2), BY_LABEL],
+    ids=["no evidence", "no network", "both noise", "both of use", "three", "by label"],
 )
-def test_each_gets_what_it_is_worth(q_share, e_share):
-    before, after, held_out = joined(planted(q_share, e_share))
-    # 20 rows that ask for halves, beside 12,000 labels: less than one standard error.
-    se = standard_error(q_share, e_share)
-    assert se < 0.025
-    slope = (after.output.weight / before.output.weight).detach()
-    assert abs(slope[0, 0].item() - q_share) < 5 * se
-    torch.testing.assert_close(slope, torch.full_like(slope, slope[0, 0].item()))
-    trust = after.trust.numpy()
-    assert (np.abs(trust - e_share) < 5 * se).all()
-    assert (trust >= 0).all()
-    q = ndtri(planted(q_share, e_share).P)
-    expected = ndtr(q_share * q + e_share * held_out.evidence)
-    assert np.abs(held_out.P - expected).mean() < 5 * se
+def test_each_gets_what_it_is_worth(shares):
+    before, after, held_out, worth = joined(planted(*shares))
+    # 20 rows that ask for the weights of all labels, beside 4,000 of a label and 0.7 away at
+    # most, move a weight by 20 x 0.7 se^2: less than one standard error.
+    se = standard_error(*shares)
+    assert se < 0.04
+    slope, shift = moved_by(before, after)
+    assert worth.shape == (len(shares) - 1, L)
+    for found, share in zip([slope, *worth], shares, strict=True):
+        assert (np.abs(found - share) < 5 * se).all()
+        assert (found >= 0).all()
+    assert (np.abs(shift) < 5 * se).all()
+    assert after.trust.tolist() == [1.0] * L
+    # Exactly by the weights found; float32 holds a sum of evidence to within 3e-7.
+    given = planted(*shares)
+    said = (worth[:, None] * given.evidence).sum(0)
+    expected = ndtr(slope * ndtri(given.P) + np.clip(said, -5, 5) + shift)
+    np.testing.assert_allclose(held_out.P, expected, 0, 1e-6)
+    np.testing.assert_array_equal(held_out.evidence, given.evidence)
 
 
 def test_evidence_that_is_the_wrong_way_round_is_not_used():
-    _, after, _ = joined(planted(1.0, -0.5))
-    assert not after.trust.any()
+    *_, worth = joined(planted(1.0, -0.5))
+    assert not worth.any()
 
 
 @pytest.mark.parametrize("held_out", [None, "without evidence"])
 def test_without_held_out_rows_it_is_half_and_half(held_out):
+    """Half of what is said is the networks', half evidence weighed as it is best alone."""
     if held_out is not None:
         held_out = HeldOut(Y, np.full(Y.shape, 0.5), ONES)
-    before, after, left = joined(held_out)
+    before, after, left, worth = joined(held_out)
     assert left is held_out
-    torch.testing.assert_close(after.output.weight, 0.5 * before.output.weight)
-    torch.testing.assert_close(after.output.bias, 0.5 * before.output.bias)
-    assert after.trust.tolist() == [0.5] * L
+    slope, shift = moved_by(before, after)
+    weights, also = fit_weights(Y, list(ROWS.evidence.astype(float)), ONES)
+    np.testing.assert_allclose(slope, 0.5, rtol=1e-12)
+    np.testing.assert_allclose(worth, 0.5 * weights, rtol=1e-12)
+    np.testing.assert_allclose(shift, 0.5 * also, 0, 1e-12)
+    assert after.trust.tolist() == [1.0] * L
 
 
 def test_without_evidence_held_out_rows_have_what_the_networks_say(monkeypatch):
@@ -561,7 +648,7 @@ def test_without_evidence_held_out_rows_have_what_the_networks_say(monkeypatch):
 
 
 def test_networks_given_are_left_as_they_were():
-    before, after, _ = joined(planted(0.5, 0.5))
+    before, after, *_ = joined(planted(0.5, 0.5))
     assert before.trust is None
     torch.testing.assert_close(
         before.output.weight, network(False, n_factors=2).double().output.weight
@@ -571,12 +658,52 @@ def test_networks_given_are_left_as_they_were():
 
 @pytest.mark.parametrize("rows", [2, 30])
 def test_a_model_of_rows_too_few_to_hold_any_out(rows):
-    fitted = small(base="kernel", n_members=1, validation_fraction=0.0).fit(X[:rows], Y[:rows])
-    assert fitted.networks_[0].trust.tolist() == [0.5] * L
+    asked = {"base": ALL, "n_members": 1, "validation_fraction": 0.0}
+    fitted = small(**asked).fit(X[:rows], Y[:rows])
+    assert fitted.networks_[0].trust.tolist() == [1.0] * L
     assert np.isfinite(fitted.predict_proba(ASK)).all()
+    alone = small(**asked | {"base": None}).fit(X[:rows], Y[:rows])
+    np.testing.assert_allclose(moved_by(alone.networks_[0], fitted.networks_[0])[0], 0.5)
 
 
 # ----------------------------------------------------------------------- after they are joined
+
+
+def by_hand(networks, sources, x, n_features):
+    """Phi of a network's own probits and the weighted evidence, its mean over networks."""
+    said = np.clip(sum(source.evidence(x) for source in sources), -5, 5)
+    found = []
+    for net in networks:
+        bare = copy.deepcopy(net)
+        bare.trust = None
+        assert net.trust.tolist() == [1.0] * L
+        own = inference.marginals([bare], x[:, :n_features], 0)
+        found.append(ndtr(ndtri(own) + said))
+    return np.mean(found, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "given"),
+    [
+        ({}, {}),
+        ({"n_members": 1}, {}),
+        ({}, {"X_val": ASK, "y_val": ANSWERS}),
+        ({"n_members": 1, "validation_fraction": 0.0}, {}),
+    ],
+    ids=["folds", "a part", "validation rows", "no held-out rows"],
+)
+def test_a_model_says_what_networks_and_evidence_say_together(changes, given):
+    fitted = small(base="auto", z_draws=0, **changes).fit(X, Y, **given)
+    assert len(fitted.evidence_) == 3
+    expected = by_hand(fitted.networks_, fitted.evidence_, fitted.features_.apply(ASK), D)
+    # Evidence is rounded to float32, by 3e-7 at most where it is within 5.
+    np.testing.assert_allclose(fitted.predict_proba(ASK), expected, 0, 3e-7)
+    # Every source has a say: without it something else is said.
+    for k, source in enumerate(fitted.evidence_):
+        others = [s for s in fitted.evidence_ if s is not source]
+        less = by_hand(fitted.networks_, others, fitted.features_.apply(ASK), D)
+        worthless = not source.evidence(fitted.features_.apply(ASK)).any()
+        assert worthless or np.abs(less - expected).max() > 1e-4, k
 
 
 @pytest.mark.parametrize("recalibrate", [False, True])
@@ -598,7 +725,8 @@ def test_recalibration_moves_evidence_and_networks_alike():
     )
     for label in range(L):
         line = np.polyfit(before[:, label], after[:, label], 1)
-        assert np.abs(after[:, label] - before[:, label]).max() > 1e-3
+        # Not by much: with a weight and a shift of its own a label is nearly calibrated.
+        assert np.abs(after[:, label] - before[:, label]).max() > 1e-5
         # One member, one code: slope and shift on the probit scale, and nothing else.
         np.testing.assert_allclose(after[:, label], np.polyval(line, before[:, label]), 0, 1e-9)
 
@@ -608,7 +736,7 @@ def test_recalibrated_networks_say_what_the_held_out_rows_say(monkeypatch):
     moved = members.recalibrate(fitted)
     parts_of = parts_of_members(rows, model)
     found = [
-        inference.marginals([net], judge.with_evidence(), 0)
+        inference.marginals([net], judge.with_evidence(moved.worth), 0)
         for net, (_, judge) in zip(moved.networks, parts_of, strict=True)
     ]
     np.testing.assert_allclose(moved.held_out.P, np.vstack(found), 0, 1e-10)
@@ -664,7 +792,7 @@ def test_an_interrupt_in_training_leaves_what_there_is_joined(monkeypatch):
 # ------------------------------------------------------------------------------ end to end
 
 
-@pytest.mark.parametrize("base", ["kernel", "forest", ["kernel", LOGISTIC], TREES])
+@pytest.mark.parametrize("base", [*ALL, ["kernel", LOGISTIC], TREES])
 def test_any_base_makes_a_model(base):
     fitted = small(base=base).fit(X, Y)
     P = fitted.predict_proba(ASK)
@@ -713,8 +841,7 @@ def test_joint_answers_have_the_evidence_too(model):
 def test_sparse_features_make_a_model(base):
     words = np.where(np.random.default_rng(0).random(X.shape) < 0.5, np.abs(X), 0)
     fitted = small(base=base).fit(sp.csr_array(words), sp.csr_array(Y))
-    if base != "auto":
-        assert sp.issparse(fitted.evidence_[0].landmarks)
+    assert sp.issparse(fitted.evidence_[0].landmarks)
     wide = fitted._encode(sp.csr_array(words[:20]))
     assert isinstance(wide, sp.csr_array)
     assert wide.dtype == np.float32
@@ -729,7 +856,7 @@ def test_missing_labels_make_a_model(base):
     holes = HOLES.copy()
     fitted = small(base=base, allow_missing_labels=True).fit(X, holes)
     assert np.isfinite(fitted.predict_proba(ASK)).all()
-    assert len(fitted.evidence_) == (2 if base == "auto" else 1)
+    assert len(fitted.evidence_) == (3 if base == "auto" else 1)
 
 
 @pytest.mark.parametrize("base", ["auto", "kernel", LogisticRegression(), TREES])
@@ -756,7 +883,8 @@ def test_one_binary_label_makes_a_model(base):
         ("auto", "dense"),
         ("auto", "sparse"),
         ("kernel", "missing"),
-        (["forest", "kernel", "forest"], "missing"),
+        (["forest", "boosting", "kernel", "forest"], "missing"),
+        ("boosting", "dense"),
         (None, "dense"),
     ],
 )
@@ -788,7 +916,7 @@ def test_a_recalibrated_model_comes_back(tmp_path):
 @pytest.mark.parametrize("base", [LOGISTIC, ["kernel", LOGISTIC]])
 def test_a_classifier_of_ones_own_cannot_be_saved(base, tmp_path):
     fitted = small(base=base, n_members=1).fit(X, Y)
-    with pytest.raises(ModelFileError, match=r"pickled; use base='kernel', 'forest' or 'auto'"):
+    with pytest.raises(ModelFileError, match=r"pickled; use base='kernel', "):
         fitted.save(tmp_path / "m")
     assert not (tmp_path / "m").exists()
 
@@ -814,16 +942,20 @@ NAMES = [
     *("0.gamma", "0.coef", "0.intercept", "0.landmarks"),
     *("1.roots", "1.left", "1.feature", "1.indptr", "1.rows", "1.prior", "1.slope"),
     *("1.present.indices", "1.present.indptr"),
+    *("2.roots", "2.right", "2.feature", "2.value"),
+    *("2.start", "2.slope", "2.shift"),
 ]
 
 
 @pytest.mark.parametrize("change", TENSOR_CHANGES)
 def test_changed_evidence_is_refused(copied, change):
     description, tensors = parts(copied)
-    assert description["evidence"] == ["kernel", "forest"]
+    assert description["evidence"] == ALL
     for name in [f"evidence.{name}" for name in NAMES]:
-        if (name, change) == ("evidence.1.roots", "longer"):
-            continue  # every tree votes twice: another forest, but one
+        if name.endswith("roots") and change == "longer":
+            continue  # every tree counts twice: another forest, but one
+        if (name, change) == ("evidence.2.feature", "negative"):
+            continue  # all nodes are leaves: trees of their roots alone
         changed = TENSOR_CHANGES[change](tensors[name])
         others = {k: v for k, v in tensors.items() if k != name}
         rewrite(copied, tensors=others if changed is None else others | {name: changed})

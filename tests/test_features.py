@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.preprocessing import QuantileTransformer
 
 from mpvae.errors import DataError
@@ -80,16 +81,106 @@ def test_extreme_numbers_stay_finite(make):
         assert np.isfinite(Z.toarray() if sp.issparse(Z) else Z).all()
 
 
-def test_a_sparse_matrix_stays_sparse_columns_up_to_one_and_rows_of_one_length():
+def test_a_sparse_matrix_stays_sparse_and_its_rows_get_one_length():
     X = np.array([[3.0, 0, 0], [4.0, 2.0, 0], [0, 0, 0]])
     features = fit(sp.csr_array(X, dtype=np.float32))
     assert features.scale.dtype == np.float64  # whatever the rows came as: it is saved so
     Z = features.apply(sp.csr_array(X))
     assert sp.issparse(Z)
     assert Z.nnz == 3
-    # Columns by their largest entry, (0.75, 0), (1, 1), (0, 0); then rows to ROW_LENGTH.
-    expected = ROW_LENGTH * np.array([[1, 0, 0], [np.sqrt(0.5), np.sqrt(0.5), 0], [0, 0, 0]])
+    # Columns in one unit, and times 1 + log(4 / 3) and 1 + log(4 / 2) since two and one of the
+    # three rows have them; then rows to ROW_LENGTH.
+    row = np.array([4 * (1 + np.log(4 / 3)), 2 * (1 + np.log(2)), 0])
+    expected = ROW_LENGTH * np.array([[1, 0, 0], row / np.linalg.norm(row), [0, 0, 0]])
     np.testing.assert_allclose(Z.toarray(), expected, rtol=2 * FLOAT32)
+
+
+def words(n=40, n_words=12, seed=0):
+    """Counts of words, some rare and the first in every row; one row and one word empty."""
+    rng = np.random.default_rng(seed)
+    X = rng.poisson(rng.uniform(0.05, 2, n_words), size=(n, n_words)).astype(float)
+    X[:, 0] += 1
+    X[3], X[:, 5] = 0, 0
+    return X
+
+
+def test_sparse_columns_are_weighed_by_inverse_document_frequency():
+    X = words()
+    features = fit(sp.csr_array(X))
+    counts = TfidfTransformer(norm=None, smooth_idf=True).fit(X)
+    unit = features.scale * counts.idf_  # what is left is one number for all columns
+    np.testing.assert_allclose(unit, unit[0], rtol=1e-13)
+    assert unit[0] == pytest.approx(np.median(X.max(0)[X.max(0) > 0]))
+    expected = ROW_LENGTH * TfidfTransformer(norm="l2", smooth_idf=True).fit_transform(X)
+    # Scaled, divided by the largest, then by the length: roundings of float32 or finer.
+    np.testing.assert_allclose(
+        features.apply(sp.csr_array(X)).toarray(), expected.toarray(), rtol=4 * FLOAT32
+    )
+    length = np.linalg.norm(features.apply(sp.csr_array(X)).toarray(), axis=1)
+    np.testing.assert_allclose(np.delete(length, 3), 10, rtol=1e-6)
+    assert length[3] == 0
+
+
+def test_zeros_that_are_stored_are_no_words():
+    X = words()
+    stored = sp.csr_array(np.where(X == 0, 1e9, X))
+    stored.data[stored.data == 1e9] = 0
+    assert stored.nnz == X.size
+    np.testing.assert_array_equal(fit(stored).scale, fit(sp.csr_array(X)).scale)
+
+
+def test_a_sparse_weight_of_two_is_a_row_given_twice():
+    X = words()
+    times = np.random.default_rng(1).integers(1, 4, len(X))
+    weighted = fit(sp.csr_array(X), times)
+    repeated = fit(sp.csr_array(np.repeat(X, times, axis=0)))
+    np.testing.assert_allclose(weighted.scale, repeated.scale, rtol=1e-13)
+
+
+def test_a_sparse_row_without_weight_counts_in_no_frequency():
+    X = words()
+    weight = np.ones(len(X))
+    weight[::5] = 0
+    kept = weight > 0
+    X[~kept] = np.minimum(X[~kept], X[kept].max(0))  # the largest are among those that count
+    found, expected = fit(sp.csr_array(X), weight), fit(sp.csr_array(X[kept]))
+    np.testing.assert_allclose(found.scale, expected.scale, rtol=1e-13)
+
+
+def test_a_sparse_column_in_another_unit_does_not_drown_the_others():
+    X = words()
+    plain = fit(sp.csr_array(X))
+    far = X.copy()
+    far[:, 2] *= 1e6 / far[:, 2].max()
+    features = fit(sp.csr_array(far))
+    others = np.arange(X.shape[1]) != 2
+    np.testing.assert_allclose(features.scale[others], plain.scale[others], rtol=1e-13)
+    # Its largest value counts as 30 usual ones would count, before rarity.
+    share = (X[:, 2] > 0).sum()
+    idf = 1 + np.log((1 + len(X)) / (1 + share))
+    assert 1e6 / features.scale[2] == pytest.approx(30 * idf)
+    # Divided by its scale alone a row that has it would be of nothing else: now words are seen.
+    Z = features.apply(sp.csr_array(far)).toarray()
+    has = (far[:, 2] > 0) & (far[:, others] > 0).any(1)
+    assert np.linalg.norm(Z[has][:, others], axis=1).min() > 0.01 * ROW_LENGTH
+    # A column of large values, but not so large, is in the common unit still.
+    near = X.copy()
+    near[:, 2] *= 29 * np.median(X.max(0)[X.max(0) > 0]) / near[:, 2].max()
+    np.testing.assert_allclose(fit(sp.csr_array(near)).scale, plain.scale, rtol=1e-13)
+
+
+@pytest.mark.parametrize("factor", [1e-12, 0.5, 1e12])
+def test_the_unit_of_all_sparse_columns_does_not_matter(factor):
+    X = sp.csr_array(words())
+    found, expected = fit(factor * X).apply(factor * X), fit(X).apply(X)
+    np.testing.assert_allclose(found.toarray(), expected.toarray(), rtol=4 * FLOAT32)
+
+
+def test_a_sparse_matrix_of_zeros_stays_one():
+    X = sp.csr_array((4, 3))
+    features = fit(X)
+    assert (features.scale > 0).all()
+    assert features.apply(X).nnz == 0
 
 
 def test_sparse_rows_are_centred_where_training_rows_were():

@@ -219,13 +219,12 @@ def test_rows_are_answered_in_pieces(monkeypatch):
     assert fitted.evidence(ASK[:0]).shape == (0, L)
 
 
-def test_weighted_evidence_is_the_same_line_everywhere():
+def test_weighted_evidence_is_multiplied_label_by_label():
     fitted, _ = fit_kernel_ridge(X, Y, ONES, 0)
-    weighted = fitted.weighted(0.3, -0.2)
+    weight = np.resize([0.3, 0.0, 1.7], L)
+    weighted = fitted.weighted(weight)
     # Sums of N products, none above 10: roundings below 1e-12.
-    np.testing.assert_allclose(
-        weighted.evidence(ASK), 0.3 * fitted.evidence(ASK) - 0.2, 0, 1e-12
-    )
+    np.testing.assert_allclose(weighted.evidence(ASK), weight * fitted.evidence(ASK), 0, 1e-12)
     assert type(weighted) is KernelRidge
 
 

@@ -226,7 +226,7 @@ def test_where_nobody_would_be_asked_no_base_is_searched():
     for features, options, searched in (
         (many.X, {}, True),
         (words, {}, True),
-        (words, {"preset": "fast"}, False),
+        (words, {"preset": "fast"}, True),
         (many.X, {"preset": "paper"}, False),
         (X, {}, False),  # too few rows
     ):
