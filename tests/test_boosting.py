@@ -350,7 +350,9 @@ def test_weights_count_as_repetition_but_for_the_sample(monkeypatch):
         (np.arange(N), times.astype(float)),
         (np.repeat(np.arange(N), times), np.ones(times.sum())),
     ):
-        run = boosting._Run.begin(X[rows], HOLES[rows], weight, np.arange(len(rows)), 0)
+        run = boosting._Run.begin(
+            X[rows], HOLES[rows], weight, np.arange(len(rows)), 0, keeps=True
+        )
         run.rng = Fixed()
         run.boost()
         runs.append(run)

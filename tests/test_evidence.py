@@ -206,7 +206,6 @@ def test_evidence_beyond_all_bounds_is_brought_within():
             return np.array([[np.inf, -np.inf, 7.0]] * len(X))
 
     assert evidence_of([Certain()], ASK)[0].tolist() == [5, -5, 5]
-    assert evidence_of_each([Certain()] * 2, ASK)[1, 0].tolist() == [5, -5, 5]
 
 
 def test_a_source_that_knows_nothing_gets_no_weight_beside_one_that_does():

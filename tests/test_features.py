@@ -389,3 +389,20 @@ def test_sparse_columns_have_no_ranks():
     X = sp.csr_array(np.eye(5))
     features = fit(X)
     assert with_quantiles(features, X, np.ones(5)) is features
+
+
+def test_sparse_columns_of_the_largest_numbers_have_a_scale():
+    X = sp.csr_array(np.array([[1.7e308, 0.0], [1.6e308, 1.5e308]]))
+    scale = fit_features(X, np.ones(2), ("a", "b")).scale
+    assert np.isfinite(scale).all()
+    assert (scale > 0).all()
+
+
+def test_an_entry_written_in_parts_counts_once():
+    parts = sp.csr_array(
+        (np.array([1.0, 1.0, 1.0]), np.array([0, 0, 1]), np.array([0, 2, 3])), shape=(2, 2)
+    )
+    whole = sp.csr_array(np.array([[2.0, 0.0], [0.0, 1.0]]))
+    found, wanted = (fit_features(X, np.ones(2), ("a", "b")).scale for X in (parts, whole))
+    np.testing.assert_array_equal(found, wanted)
+    assert parts.nnz == 3  # the caller's own matrix is left alone

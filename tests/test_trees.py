@@ -75,7 +75,7 @@ def test_features_of_more_bits_are_rounded_as_scikit_learn_does():
 
 def test_a_leaf_matrix_says_who_is_where():
     leaves = np.array([[0, 3], [2, 3], [0, 4]])
-    found = leaf_matrix(leaves, 6)
+    found = leaf_matrix(leaves, 6, np.float64)
     assert found.shape == (3, 6)
     expected = [[1, 0, 0, 1, 0, 0], [0, 0, 1, 1, 0, 0], [1, 0, 0, 0, 1, 0]]
     np.testing.assert_array_equal(found.toarray(), expected)

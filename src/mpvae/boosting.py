@@ -56,8 +56,8 @@ class Boosting:
         step = max(1, CELLS // max(len(self.trees.roots), X.shape[1]))
         for begin in range(0, X.shape[0], step):
             piece = slice(begin, begin + step)
-            leaves = leaf_matrix(self.trees.leaves(X[piece]), len(self.value))
-            log_odds = self.start + leaves @ self.value.astype(np.float64)
+            leaves = leaf_matrix(self.trees.leaves(X[piece]), len(self.value), np.float32)
+            log_odds = self.start + leaves @ self.value
             found[piece] = self.slope * _probit(log_odds) + self.shift
         return found
 
@@ -118,12 +118,12 @@ def fit_boosting(
     n_folds = min(_FOLDS_OF_FEW if n <= _FEW_ROWS else _FOLDS, n)
     folds = stratified_folds(Y, n_folds, seed=seed)
     runs = [
-        _Run.begin(x, truth, weight, np.flatnonzero(folds != k), seed + k)
+        _Run.begin(x, truth, weight, np.flatnonzero(folds != k), seed + k, keeps=False)
         for k in range(n_folds)
     ]
     best, rounds, left_out = np.inf, 0, np.empty(truth.shape)
     with ThreadPoolExecutor(n_threads()) as pool:
-        while len(runs[0].trees) < MAX_ROUNDS:
+        while runs[0].rounds < MAX_ROUNDS:
             list(pool.map(_Run.boost, runs))
             unseen = np.empty(truth.shape)
             for k, run in enumerate(runs):
@@ -131,9 +131,9 @@ def fit_boosting(
             loss = _loss(truth, unseen, weight)
             if not loss < best:
                 break
-            best, rounds, left_out = loss, len(runs[0].trees), unseen
-    whole = _Run.begin(x, truth, weight, np.arange(n), seed + n_folds)
-    while len(whole.trees) < rounds:
+            best, rounds, left_out = loss, runs[0].rounds, unseen
+    whole = _Run.begin(x, truth, weight, np.arange(n), seed + n_folds, keeps=True)
+    while whole.rounds < rounds:
         whole.boost()
     q = _probit(left_out)
     slope, shift = fit_line(Y, q, weight)
@@ -154,6 +154,8 @@ class _Run:
     start: NDArray[np.float64]
     log_odds: NDArray[np.float32]  # (n, L), of all rows so far
     rng: np.random.Generator
+    keeps: bool  # the trees, or only what they say of the rows
+    rounds: int = 0
     trees: list[Any] = field(default_factory=list)
     values: list[NDArray[np.float32]] = field(default_factory=list)
 
@@ -165,6 +167,8 @@ class _Run:
         weight: NDArray[np.float64],
         learn: NDArray[np.int64],
         seed: int,
+        *,
+        keeps: bool,
     ) -> "_Run":
         known = truth[learn]
         w = np.where(np.isnan(known), 0, weight[learn][:, None])
@@ -172,7 +176,7 @@ class _Run:
         start = logit(share)
         log_odds = np.tile(start.astype(np.float32), (len(truth), 1))
         rng = np.random.default_rng(seed)
-        return cls(x, truth, weight, learn, start, log_odds, rng)
+        return cls(x, truth, weight, learn, start, log_odds, rng, keeps)
 
     def boost(self) -> None:
         """A block of rounds."""
@@ -192,13 +196,15 @@ class _Run:
             tree.fit(self.x[rows], mixed(gradient, self.rng), sample_weight=w)
             leaf = tree.apply(self.x)
             n_nodes = tree.tree_.node_count
-            of_leaf = leaf_matrix(leaf[rows, None], n_nodes).T
+            of_leaf = leaf_matrix(leaf[rows, None], n_nodes, np.float64).T
             curve = np.where(seen, P * (1 - P), 0)
             up = of_leaf @ (w[:, None] * gradient)
             value = _RATE * up / (of_leaf @ (w[:, None] * curve) + _PENALTY)
-            self.trees.append(tree.tree_)
-            self.values.append(value.astype(np.float32))
-            self.log_odds += self.values[-1][leaf]
+            self.log_odds += value.astype(np.float32)[leaf]
+            self.rounds += 1
+            if self.keeps:
+                self.trees.append(tree.tree_)
+                self.values.append(value.astype(np.float32))
 
 
 def _depth(n: int) -> int:

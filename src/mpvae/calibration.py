@@ -12,6 +12,8 @@ from mpvae.features import Matrix, dense
 _PRIOR_ROWS = 20.0  # a label is moved as if it also had this many rows that need no change
 _STEPS = 25
 _CLOSE = 1e-6  # a step that ends the search
+_ROUNDING = 1e-12  # of a sum of very many terms, as a share of it
+_HALVINGS = 12  # of a step that leads to a worse place
 _UNIT = np.sqrt(2 / np.pi)  # hazard of the normal distribution: _UNIT / erfcx(-v / sqrt 2)
 _ENTRIES = 2**21  # labels x rows that weights are fitted to, about
 _FARTHEST = 8.0  # on the probit scale
@@ -125,7 +127,12 @@ def _newton(
     seen = ~np.isnan(truth)
     t = np.where(seen, 2 * np.nan_to_num(truth) - 1, 0.0)  # (L, n)
     eye = np.eye(centre.shape[1])
-    a = centre
+
+    def loss(a: NDArray[np.float64]) -> NDArray[np.float64]:
+        fit = log_ndtr(t * (a[:, None] @ Q)[:, 0]) @ w
+        return np.asarray(0.5 * _PRIOR_ROWS * np.square(a - centre).sum(1) - fit)
+
+    a, before = centre, loss(centre)
     for _ in range(_STEPS):
         v = t * (a[:, None] @ Q)[:, 0]
         hazard = _UNIT / erfcx(-v / np.sqrt(2))
@@ -136,10 +143,19 @@ def _newton(
         held[:, -1] = False
         H = np.where(held[:, :, None] | held[:, None], eye, H)
         step = np.linalg.solve(H, np.where(held, 0, gradient)[..., None])[..., 0]
-        moved = a + step / np.maximum(1.0, np.abs(step).max(1, keepdims=True))
-        moved[:, :-1] = np.maximum(moved[:, :-1], 0)
+        step /= np.maximum(1.0, np.abs(step).max(1, keepdims=True))
+        length = np.ones((len(a), 1))
+        for _ in range(_HALVINGS):
+            moved = a + length * step
+            moved[:, :-1] = np.maximum(moved[:, :-1], 0)
+            after = loss(moved)
+            worse = after > before + _ROUNDING * np.abs(before)
+            if not worse.any():
+                break
+            length[worse] *= 0.5
+        moved[worse] = a[worse]
         done = np.abs(moved - a).max() < _CLOSE
-        a = moved
+        a, before = moved, np.minimum(before, after)
         if done:
             break
     return a

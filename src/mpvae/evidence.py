@@ -125,24 +125,20 @@ def fit_evidence(
         fit = _NAMED[one] if isinstance(one, str) else _Classifier(one).fit
         source, left_out = fit(X, Y, weight, seed)
         sources.append(source)
-        found.append(_bounded(left_out))
+        found.append(left_out.astype(np.float32))
     return sources, np.stack(found) if found else None
 
 
 def evidence_of_each(sources: Sequence[Source], X: Matrix) -> NDArray[np.float32]:
     """What each source says about each row, (S, n, L)."""
     X = with_short_positions(X)
-    return np.stack([_bounded(source.evidence(X)) for source in sources])
+    return np.stack([source.evidence(X).astype(np.float32) for source in sources])
 
 
 def evidence_of(sources: Sequence[Source], X: Matrix) -> NDArray[np.float32]:
     """What the sources say together about each row, (n, L)."""
     X = with_short_positions(X)
     return in_sum([source.evidence(X) for source in sources])
-
-
-def _bounded(evidence: NDArray[np.float64]) -> NDArray[np.float32]:
-    return np.clip(evidence, -FARTHEST, FARTHEST).astype(np.float32)
 
 
 def _can_be_asked(one: Any) -> bool:

@@ -319,12 +319,16 @@ def _to_length(X: Matrix, length: float) -> Matrix:
 
 def _sparse_scale(X: Matrix, weight: NDArray[np.float64]) -> NDArray[np.float64]:
     """What to divide sparse columns by: the rarer, and the smaller in value, the less."""
+    if not X.has_canonical_format:
+        X = X.copy()
+        X.sum_duplicates()
     total = weight.sum()
     there = sp.csr_array(((X.data != 0).astype(np.float64), X.indices, X.indptr), shape=X.shape)
     share = np.asarray(weight @ there) / total
     largest = abs(X).max(axis=0).toarray().ravel().astype(np.float64)
-    usual = np.median(largest[largest > 0]) if largest.any() else 1.0
-    unit = np.where(largest > _FAR * usual, largest / _FAR, usual)
+    above = np.sort(largest[largest > 0])
+    usual = above[len(above) // 2] if len(above) else 1.0  # a mean of two could overflow
+    unit = np.maximum(largest / _FAR, usual)
     return np.asarray(unit / (1 + np.log((1 + total) / (1 + share * total))))
 
 

@@ -167,7 +167,7 @@ def fit_forest(
     prior = (np.nan_to_num(truth).sum(0) + 0.5) / ((~unknown).sum(0) + 1)
     target = np.where(unknown, prior, truth)
     rng = np.random.default_rng(seed)
-    target = mixed(target - prior, rng)
+    target = mixed(target, rng)
     x = for_trees(X)
     size = min(MAX_SAMPLE, max(1, round(_SAMPLE * n)))
     samples = [rng.permutation(n)[:size] for _ in range(N_TREES)]

@@ -75,6 +75,7 @@ class Trees(NamedTuple):
             or self.threshold.dtype != np.float64
             or not 0 <= self.roots.min() <= self.roots.max() < n
             or self.feature.max() >= n_features
+            or not np.isfinite(self.threshold[inner]).all()
             or not all(
                 ((at < child) & (child < n))[inner].all() for child in (self.left, self.right)
             )
@@ -98,14 +99,16 @@ def features_tried(x: Matrix) -> int:
 def mixed(target: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
     """Targets (n, L) to grow a tree on: random mixtures of them where they are many."""
     L = target.shape[1]
-    return target @ rng.normal(size=(L, MAX_TARGETS)) if L > MAX_TARGETS else target
+    if L <= MAX_TARGETS:
+        return target
+    return np.asarray((target - target.mean(0)) @ rng.normal(size=(L, MAX_TARGETS)))
 
 
-def leaf_matrix(leaves: NDArray[np.int64], n_nodes: int) -> sp.csr_array:
+def leaf_matrix(leaves: NDArray[np.int64], n_nodes: int, dtype: Any) -> sp.csr_array:
     """1 where a row (n) is in a leaf (nodes), for leaves of shape (n, T)."""
     n, T = leaves.shape
     ends = np.arange(0, n * T + 1, T)
-    return sp.csr_array((np.ones(n * T), leaves.ravel(), ends), shape=(n, n_nodes))
+    return sp.csr_array((np.ones(n * T, dtype), leaves.ravel(), ends), shape=(n, n_nodes))
 
 
 def n_threads() -> int:
