@@ -100,6 +100,13 @@ def test_labels_not_observed_take_no_part():
     assert found[3] == 0.5
 
 
+def test_a_label_never_found_is_not_expected_everywhere():
+    """If all rows are as unlikely, taking all of them has the highest expected F1."""
+    Y, P = simulated(100, 3)
+    Y[:, 1], P[:, 1] = 0, 1e-6
+    assert observed.best_threshold(Y, P, "macro_f1", "expected")[1] == 0.5
+
+
 def test_sparse_labels_are_as_dense_ones():
     Y, P = simulated(200, 3)
     for metric in ("hamming", "macro_f1"):

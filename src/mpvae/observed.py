@@ -64,7 +64,7 @@ def _expected_threshold(
     They are first brought to the observed frequencies, by a slope and a shift that all labels
     share: of a model that is too sure of itself too much would be expected. For Hamming
     accuracy a label is then taken if it is more likely than not; for macro-F1 what was
-    observed counts a little too.
+    observed counts a little too, and a label that never was has a threshold of 0.5.
     """
     truth = dense(Y).astype(np.float64)
     q = calibration.probits(P)
@@ -75,7 +75,7 @@ def _expected_threshold(
     seen = ~np.isnan(truth)
     expected = np.where(seen, (1 - _OBSERVED) * believed + _OBSERVED * truth, 0)
     found = expected_f1_thresholds(expected, np.where(seen, P, _NEVER))
-    return np.where(seen.any(axis=0), np.maximum(found, 0.0), 0.5)
+    return np.where(np.nansum(truth, axis=0) > 0, np.maximum(found, 0.0), 0.5)
 
 
 def decision_score(

@@ -15,9 +15,10 @@ from harness.cells import Cell
 from harness.datasets import Part, Parts
 from harness.experiments import Waiting
 from harness.methods import PEERS, HalfVote
+from mpvae import observed
 from mpvae.config import DataShape, resolve
 from mpvae.data import simulate_probit
-from mpvae.decisions import apply_threshold, fit_threshold
+from mpvae.decisions import apply_threshold
 from mpvae.forest import Forest
 from mpvae.metrics import DECISION_METRICS
 
@@ -89,8 +90,8 @@ def test_thresholds_are_of_the_kinds_of_the_default(spy):
     content = peers.contents("logistic", 0, LEARN, TEST)["logistic"]
     P_learn, P_test = spy.predict_proba(LEARN.X), spy.predict_proba(TEST.X)
     for name, metric in DECISION_METRICS.items():
-        kind = "per_label" if name == "macro_f1" else "exact"
-        threshold = fit_threshold(LEARN.Y, P_learn, metric=name, kind=kind)
+        kind = "expected" if name in ("hamming", "macro_f1") else "exact"
+        threshold = observed.best_threshold(LEARN.Y, P_learn, name, kind)
         expected = metric(TEST.Y, apply_threshold(P_test, threshold))
         assert content["scores"]["held_out"][name] == expected
 
@@ -383,3 +384,22 @@ def test_the_command_names_what_an_experiment_does_not_have(monkeypatch, capsys)
         with pytest.raises(SystemExit):
             cli.main()
         assert told in capsys.readouterr().err
+
+
+def test_probabilities_that_were_kept_are_not_fitted_again(tmp_path, monkeypatch):
+    def kept(method):
+        return tmp_path / "kept" / f"{method}.npz"
+
+    first = peers.contents("logistic", 0, LEARN, TEST, kept)["logistic"]
+    assert kept("logistic").exists()
+
+    def refuse(*args):
+        raise AssertionError("fitted again")
+
+    monkeypatch.setattr(peers, "answers", refuse)
+    again = peers.contents("logistic", 0, LEARN, TEST, kept)["logistic"]
+    assert again["parameters"] == first["parameters"]
+    assert again["seconds"] == first["seconds"]
+    for metric, value in first["scores"]["held_out"].items():
+        # Probabilities are kept in float32: 6e-8 of them; log-loss moves as little.
+        assert again["scores"]["held_out"][metric] == pytest.approx(value, abs=1e-6), metric
