@@ -191,10 +191,10 @@ def contents(
 def _keep_answers(given: Answers, file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_suffix(f".tmp{os.getpid()}.npz")
-    arrays = {"judged": given.judged, "test": given.test}
     np.savez(
         temporary,
-        **{name: array.astype(np.float32) for name, array in arrays.items()},
+        judged=given.judged,
+        test=given.test,
         parameters=json.dumps(given.parameters, default=str),
         seconds=[given.seconds, given.cpu_seconds, given.seconds_to_predict],
     )

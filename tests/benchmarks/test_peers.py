@@ -400,6 +400,4 @@ def test_probabilities_that_were_kept_are_not_fitted_again(tmp_path, monkeypatch
     again = peers.contents("logistic", 0, LEARN, TEST, kept)["logistic"]
     assert again["parameters"] == first["parameters"]
     assert again["seconds"] == first["seconds"]
-    for metric, value in first["scores"]["held_out"].items():
-        # Probabilities are kept in float32: 6e-8 of them; log-loss moves as little.
-        assert again["scores"]["held_out"][metric] == pytest.approx(value, abs=1e-6), metric
+    assert again["scores"] == first["scores"]
