@@ -206,8 +206,8 @@ def _read_answers(file: Path) -> Answers | None:
         return None
     with np.load(file) as kept:
         return Answers(
-            kept["judged"].astype(np.float64),
-            kept["test"].astype(np.float64),
+            kept["judged"],
+            kept["test"],
             json.loads(str(kept["parameters"])),
             *(float(s) for s in kept["seconds"]),
         )
