@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from sklearn.metrics.pairwise import rbf_kernel
+from sklearn.metrics.pairwise import laplacian_kernel
 
-from mpvae import MPVAEClassifier, load_model, rbf
+from mpvae import MPVAEClassifier, load_model, similarity
 from mpvae.data import simulate_probit
 from mpvae.kernel_features import KernelFeatures, fit_kernel_features
 from test_model_file import TENSOR_CHANGES, parts, refused, rewrite
@@ -35,7 +35,7 @@ def test_inner_products_are_the_kernel_where_all_rows_are_landmarks():
     """Among training rows, and between these and any others; up to the scale and the centre."""
     features = fit_kernel_features(X, ONES, N, 0)
     assert features.n_outputs == N
-    K = rbf_kernel(X.astype(float), gamma=1 / D)
+    K = laplacian_kernel(X.astype(float), gamma=1 / D)
     eigenvalues = np.linalg.eigvalsh(K)
     assert eigenvalues[0] > 1e-6 * eigenvalues[-1]  # none was lifted
     scale = spread_of(features)
@@ -49,7 +49,7 @@ def test_inner_products_are_the_kernel_where_all_rows_are_landmarks():
     most = 4 * np.sqrt(N) * error
     assert most < 2e-3  # so that the test says something
     np.testing.assert_allclose(ours @ ours.T, K, 0, most)
-    between = rbf_kernel(ASK.astype(float), X.astype(float), gamma=1 / D)
+    between = laplacian_kernel(ASK.astype(float), X.astype(float), gamma=1 / D)
     np.testing.assert_allclose(others @ ours.T, between, 0, most)
 
 
@@ -59,10 +59,10 @@ def test_with_fewer_landmarks_the_kernel_is_spanned_by_theirs():
     marks = features.landmarks.astype(float)
     assert features.n_outputs == len(marks) == 12
     assert {row.tobytes() for row in features.landmarks} <= {row.tobytes() for row in X}
-    own = rbf_kernel(marks, gamma=1 / D)
+    own = laplacian_kernel(marks, gamma=1 / D)
     scale = spread_of(features, features.landmarks)
     columns = scale * uncentred(features, ASK)
-    to = rbf_kernel(ASK.astype(float), marks, gamma=1 / D)
+    to = laplacian_kernel(ASK.astype(float), marks, gamma=1 / D)
     expected = to @ np.linalg.solve(own, to.T)
     # As above, with 12 landmarks.
     most = 4 * 12 * EPS / np.sqrt(np.linalg.eigvalsh(own)[0])
@@ -102,7 +102,7 @@ def test_sparse_rows_are_as_good_as_dense_ones():
 def test_rows_are_answered_in_pieces(monkeypatch):
     features = fit_kernel_features(X, ONES, 20, 0)
     whole = features.apply(ASK)
-    monkeypatch.setattr(rbf, "_CELLS", 40)
+    monkeypatch.setattr(similarity, "_CELLS", 40)
     np.testing.assert_allclose(features.apply(ASK), whole, 0, 1e-5)
     assert features.apply(ASK[:0]).shape == (0, 20)
     again = fit_kernel_features(X, ONES, 20, 0)

@@ -51,7 +51,7 @@ class Settings:
         "is told what is known; 0: never, as in the paper"
     )
     kernel_features: int = _doc(
-        "RBF kernel features beside x, one for each of so many training rows; 0: none"
+        "kernel features beside x, one for each of so many training rows; 0: none"
     )
     quantiles: bool = _doc("numeric features by rank, as normal scores; else standardised")
     dropout: float = _doc("share of hidden units dropped in the encoders while training")

@@ -77,7 +77,7 @@ class MPVAEClassifier(JointQuestions):
         labels are hidden from it, so that it can do with those that are known.
     quantiles, kernel_features
         The features: whether numeric ones enter by rank, as normal scores, or standardised;
-        how many RBF kernel features stand beside them.
+        how many kernel features stand beside them.
     beta, beta_power, lambda_ce, lambda_rank, lambda_entropy, rank_gain, probability_floor
         The objective: weights of its terms, and the constants in which the paper's text and
         code differ.

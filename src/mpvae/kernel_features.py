@@ -1,6 +1,6 @@
 r"""Kernel features: columns beside x in which a linear layer is a kernel machine.
 
-With landmarks :math:`x_1 \dots x_m` among the training rows and :math:`K` the RBF kernel among
+With landmarks :math:`x_1 \dots x_m` among the training rows and :math:`K` the kernel among
 them, the features of a row are :math:`K^{-1/2} (k(x, x_1), \dots, k(x, x_m))` (Nystroem): their
 inner products approximate the kernel. Networks on tables gain from them what kernel machines
 have over networks, smooth interpolation between rows.
@@ -15,7 +15,7 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from mpvae.features import Matrix, dense, with_short_positions
-from mpvae.rbf import kernel, kernel_pieces
+from mpvae.similarity import kernel, kernel_pieces
 
 _LEAST = 1e-6  # eigenvalue of the kernel, as a share of the largest, that still counts
 
@@ -96,5 +96,5 @@ def fit_kernel_features(
 
 
 def _gamma(landmarks: NDArray[np.float32]) -> float:
-    """Standardised columns make rows some sqrt(2 D) apart: a kernel of about exp(-2) there."""
+    """Standardised columns make rows some 1.1 D apart: a kernel of about exp(-1.1) there."""
     return 1.0 / int(landmarks.shape[1])

@@ -1,7 +1,7 @@
 r"""Kernel ridge regression of labels on features, with the answer to each row left out.
 
-With an RBF kernel on standardised features it predicts about as well as a support vector
-machine per label, and two things are cheaper: all labels share one factorisation, and what the
+With a kernel on standardised features it predicts as well as a support vector machine per
+label, and two things are cheaper: all labels share one factorisation, and what the
 fit would say about a row had it not seen it has a closed form,
 
 .. math:: f_{-i}(x_i) = \frac{f(x_i) - h_i y_i}{1 - h_i}, \quad h = \mathrm{diag}\,H,
@@ -24,16 +24,15 @@ from scipy.special import ndtri
 
 from mpvae.calibration import fit_line
 from mpvae.features import Matrix, csr_from_file, dense
-from mpvae.rbf import kernel, kernel_pieces, square_distances, square_lengths
+from mpvae.similarity import distances, kernel, kernel_pieces
 
 MAX_LANDMARKS = 2000
 """Rows the kernel is spanned by, at most."""
 _TRIAL_ROWS = 700  # bandwidth and penalty are chosen on this many
-_WIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of gamma, in units of 1 / median squared distance
+_WIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of gamma, in units of 1 / median distance
 _PENALTIES = 10.0 ** np.arange(-2.5, 1.6, 0.5)
 _JITTER = 1e-6  # on the diagonal of the kernel among landmarks: equal rows are allowed
 _MOST_LEVERAGE = 0.999
-_ROUNDING = 1e-12  # of a squared distance, as a share of the squared lengths
 _UNIT = np.sqrt(2 * np.pi)  # slope of the probit at one half
 
 
@@ -181,15 +180,14 @@ def _best_shape(
     X: Matrix, centred: NDArray[np.float64], weight: NDArray[np.float64]
 ) -> tuple[float, float]:
     """Bandwidth and penalty with the smallest squared error on rows left out."""
-    D2 = square_distances(X, X)
-    size = square_lengths(X.astype(np.float64))
-    apart = D2[_ROUNDING * (size[:, None] + size) < D2]  # equal rows tell of no scale
+    D = distances(X, X)
+    apart = D[D > 0]  # equal rows tell of no scale
     median = float(np.median(apart)) if len(apart) else 1.0
     heavy = np.sqrt(weight)[:, None]
     best, shape = np.inf, (1.0 / median, 1.0)
     for width in _WIDTHS:
         gamma = width / median
-        value, V = np.linalg.eigh(heavy * np.exp(-gamma * D2) * heavy.T)
+        value, V = np.linalg.eigh(heavy * np.exp(-gamma * D) * heavy.T)
         value = np.maximum(value, 0)
         inner = V.T @ (heavy * centred)
         for penalty in _PENALTIES:
