@@ -33,7 +33,7 @@ class Group:
 
 
 class Adam:
-    """Adam (Kingma and Ba 2015) over groups of parameters, all of which have gradients."""
+    """Adam (Kingma and Ba 2015) over groups of parameters; one without gradient stays."""
 
     def __init__(self, groups: Iterable[Group]) -> None:
         self.groups = [group for group in groups if group.params]

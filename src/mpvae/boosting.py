@@ -19,6 +19,7 @@ from sklearn.tree import ExtraTreeRegressor
 
 from mpvae.calibration import fit_line
 from mpvae.data import stratified_folds
+from mpvae.errors import DataError
 from mpvae.features import Matrix, dense
 from mpvae.trees import (
     CELLS,
@@ -34,6 +35,7 @@ from mpvae.trees import (
 MAX_ROUNDS = 200
 _BLOCK = 20  # rounds between two looks at the rows left out
 _RATE = 0.1
+_LEAST_ROWS = 2
 _SAMPLE = 0.5  # share of the rows a tree is grown on
 _LEAST_LEAF = 5
 _PENALTY = 1.0  # on the curvature of a leaf
@@ -114,6 +116,11 @@ def fit_boosting(
     """
     truth = dense(Y).astype(np.float64)
     n = len(truth)
+    if n < _LEAST_ROWS:
+        raise DataError(
+            f"boosted trees need at least {_LEAST_ROWS} rows that differ, got {n}; give more "
+            "rows, or another base"
+        )
     x = for_trees(X)
     n_folds = min(_FOLDS_OF_FEW if n <= _FEW_ROWS else _FOLDS, n)
     folds = stratified_folds(Y, n_folds, seed=seed)
@@ -121,7 +128,7 @@ def fit_boosting(
         _Run.begin(x, truth, weight, np.flatnonzero(folds != k), seed + k, keeps=False)
         for k in range(n_folds)
     ]
-    best, rounds, left_out = np.inf, 0, np.empty(truth.shape)
+    best, rounds, left_out = np.inf, 0, np.zeros(truth.shape)
     with ThreadPoolExecutor(n_threads()) as pool:
         while runs[0].rounds < MAX_ROUNDS:
             list(pool.map(_Run.boost, runs))
@@ -129,7 +136,7 @@ def fit_boosting(
             for k, run in enumerate(runs):
                 unseen[folds == k] = run.log_odds[folds == k]
             loss = _loss(truth, unseen, weight)
-            if not loss < best:
+            if rounds and not loss < best:
                 break
             best, rounds, left_out = loss, runs[0].rounds, unseen
     whole = _Run.begin(x, truth, weight, np.arange(n), seed + n_folds, keeps=True)

@@ -1,6 +1,7 @@
 """What is refused or warned of before a classifier is trained or loaded."""
 
 import warnings
+from numbers import Integral
 from typing import Any, get_args
 
 import numpy as np
@@ -24,7 +25,7 @@ def check_parameters(model: Any) -> None:
         if not isinstance(getattr(model, name), bool | np.bool_):
             raise ConfigError(f"{name} must be True or False, got {getattr(model, name)!r}")
     n_jobs = model.n_jobs
-    if n_jobs is not None and (isinstance(n_jobs, bool) or not isinstance(n_jobs, int)):
+    if n_jobs is not None and (isinstance(n_jobs, bool) or not isinstance(n_jobs, Integral)):
         raise ConfigError(f"n_jobs must be None or an integer, got {n_jobs!r}")
     if n_jobs == 0:
         raise ConfigError("n_jobs must not be 0; -1 is as many processes as there are cores")

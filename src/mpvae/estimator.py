@@ -273,6 +273,8 @@ class MPVAEClassifier(JointQuestions):
         MPVAEClassifier
             Itself, fitted.
         """
+        check_parameters(self)
+        device_named(self.device)
         self.__dict__.pop("thresholds_", None)
         seed = self._seed()
         with FitProgress(self.verbose > 0) as progress:
@@ -397,8 +399,6 @@ class MPVAEClassifier(JointQuestions):
 
         Sets what comes before the networks: `features_`, `settings_`, `evidence_`.
         """
-        check_parameters(self)
-        device_named(self.device)
         if (X_val is None) != (y_val is None):
             raise DataError("X_val and y_val belong together; give both or neither")
         allow_missing = bool(self.allow_missing_labels)

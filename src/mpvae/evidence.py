@@ -1,8 +1,9 @@
 """Evidence: what another model says about each label, to be weighed with the networks.
 
 For rows to learn from it has to come from a model that has not seen them: left out in closed
-form by the kernel machine, out of bag by the forest, out of fold by a scikit-learn classifier.
-For other rows the model fitted to all rows answers. Everything is on the probit scale.
+form by the kernel machine, out of bag by the forest, out of fold by boosted trees and by a
+scikit-learn classifier. For other rows the model fitted to all rows answers. Everything is on
+the probit scale.
 """
 
 from collections.abc import Callable, Sequence

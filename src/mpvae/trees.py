@@ -74,7 +74,7 @@ class Trees(NamedTuple):
             or self.threshold.shape != (n,)
             or self.threshold.dtype != np.float64
             or not 0 <= self.roots.min() <= self.roots.max() < n
-            or self.feature.max() >= n_features
+            or not -1 <= self.feature.min() <= self.feature.max() < n_features
             or not np.isfinite(self.threshold[inner]).all()
             or not all(
                 ((at < child) & (child < n))[inner].all() for child in (self.left, self.right)
