@@ -35,6 +35,7 @@ class Forest:
     trees: Trees
     indptr: NDArray[np.int64]  # (nodes + 1,): where the training rows of a leaf begin ...
     rows: NDArray[np.int32]  # ... in here
+    weight: NDArray[np.float64]  # (n,): of the training rows
     present: sp.csr_array  # (n, L): 1 where a training row has the label
     missing: sp.csr_array | None  # (n, L): 1 where it was not observed
     prior: NDArray[np.float64]  # (L,): frequency of the label
@@ -87,14 +88,16 @@ class Forest:
     def _shares(self) -> sp.csr_array:
         """Share of each training row in a leaf's vote, (nodes, n)."""
         size = np.diff(self.indptr)
-        share = 1 / np.repeat(size, size)
+        own = self.weight[self.rows]
+        of_node = np.repeat(np.arange(len(size)), size)
+        share = own / np.bincount(of_node, own, len(size))[of_node]
         shape = (len(size), self.present.shape[0])
         return sp.csr_array((share, self.rows, self.indptr), shape=shape)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Everything by name, for a file."""
         arrays = dict(self.trees._asdict())
-        names = ("indptr", "rows", "prior", "slope", "shift")
+        names = ("indptr", "rows", "weight", "prior", "slope", "shift")
         arrays |= {name: getattr(self, name) for name in names}
         for name in ("present", "missing"):
             matrix = getattr(self, name)
@@ -130,13 +133,18 @@ class Forest:
         trees.check(n_features)
         of_leaves = arrays["indptr"], arrays["rows"]
         _check_leaves(trees, *of_leaves, present.shape[0])
+        weight = arrays["weight"]
+        if weight.dtype != np.float64 or weight.shape != (present.shape[0],):
+            raise ValueError("the forest does not fit its rows")
+        if not (np.isfinite(weight).all() and (weight > 0).all()):
+            raise ValueError("rows of the forest do not weigh something")
         by_label = [arrays[name] for name in ("prior", "slope", "shift")]
         for values in by_label:
             if values.dtype != np.float64 or values.shape != (n_labels,):
                 raise ValueError("the forest does not fit the labels")
         if not (np.isfinite(by_label).all() and ((by_label[0] > 0) & (by_label[0] < 1)).all()):
             raise ValueError("the forest is not calibrated by numbers")
-        return cls(trees, *of_leaves, present, missing, *by_label)
+        return cls(trees, *of_leaves, weight, present, missing, *by_label)
 
 
 def fit_forest(
@@ -164,7 +172,8 @@ def fit_forest(
     truth = dense(Y).astype(np.float64)
     n, L = truth.shape
     unknown = np.isnan(truth)
-    prior = (np.nan_to_num(truth).sum(0) + 0.5) / ((~unknown).sum(0) + 1)
+    weight = weight / weight.mean()
+    prior = (weight @ np.nan_to_num(truth) + 0.5) / (weight @ ~unknown + 1)
     target = np.where(unknown, prior, truth)
     rng = np.random.default_rng(seed)
     target = mixed(target, rng)
@@ -193,6 +202,7 @@ def fit_forest(
     forest = Forest(
         trees,
         *_rows_of_leaves(leaves, samples, len(trees.feature)),
+        weight,
         sp.csr_array(np.nan_to_num(truth)),
         sp.csr_array(unknown.astype(np.float64)) if unknown.any() else None,
         prior,

@@ -13,6 +13,8 @@ from mpvae.features import Matrix
 from mpvae.members import HeldOut
 from mpvae.merging import as_repeats
 
+_ENTRIES = 2**24  # rows x labels that thresholds are fitted to, where weights are no counts
+
 
 @dataclass(slots=True, eq=False)
 class Judgement:
@@ -55,7 +57,7 @@ def held_out_score(held_out: HeldOut, settings: Settings, score: str) -> float:
 
 def _repeated(held_out: HeldOut) -> tuple[Matrix, NDArray[np.float64]]:
     """Labels and probabilities, a row of weight 2 twice."""
-    repeats = as_repeats(held_out.weight)
+    repeats = as_repeats(held_out.weight, _ENTRIES // held_out.P.shape[1])
     if repeats is None:
         return held_out.Y, held_out.P
     return held_out.Y[repeats], held_out.P[repeats]

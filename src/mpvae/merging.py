@@ -9,28 +9,52 @@ from numpy.typing import NDArray
 from mpvae.errors import DataError
 from mpvae.features import row_keys
 
+MAX_COPIES = 5
+"""Of a row whose features come with other labels too."""
+
 
 def merge_equal_rows(
     X: Any,
     Y: Any,
     weight: NDArray[np.float64],
 ) -> tuple[Any, Any, NDArray[np.float64]]:
-    """Distinct rows in an order that depends on their content alone, with summed weights."""
+    """Distinct rows in an order that depends on their content alone, with summed weights.
+
+    Where rows of equal features differ in labels, as on tables of a few categories, a row's
+    weight is spread over up to `MAX_COPIES` of it: to leave out all rows that have these
+    labels would leave none to learn them from.
+    """
     if not weight.any():
         raise DataError("all sample weights are 0, no class is left; give some row a weight")
     kept = np.flatnonzero(weight > 0)
-    keys = np.hstack([row_keys(X), row_keys(Y)])[kept]
+    of_features = row_keys(X)[kept]
+    keys = np.hstack([of_features, row_keys(Y)[kept]])
     _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     rows = kept[first]
     summed = np.bincount(group.ravel(), weights=weight[kept]).astype(np.float64)
+    _, kind, n_kinds = np.unique(
+        of_features[first], axis=0, return_inverse=True, return_counts=True
+    )
+    often = np.clip(np.rint(summed / summed.min()), 1, MAX_COPIES).astype(np.int64)
+    copies = np.where(n_kinds[kind.ravel()] > 1, often, 1)
+    rows, summed = np.repeat(rows, copies), np.repeat(summed / copies, copies)
     summed /= summed.mean()  # ratios alone count, and float32 does not hold 1e50
     return (X.iloc[rows] if isinstance(X, pd.DataFrame) else X[rows]), Y[rows], summed
 
 
-def as_repeats(weight: NDArray[np.float64]) -> NDArray[np.int64] | None:
-    """Row numbers, each as often as its weight says; None if weights are equal or no counts."""
+def as_repeats(weight: NDArray[np.float64], most: int) -> NDArray[np.int64] | None:
+    """Row numbers, each as often as its weight says; None if weights are equal.
+
+    Exactly as often where weights are whole multiples of the smallest, and not ten times as
+    many rows come of it; else as nearly as ``most`` rows allow, at most ten times as many.
+    """
+    n = len(weight)
     counts = weight / weight.min()
-    if counts.max() == 1 or counts.sum() > 10 * len(weight):
+    if counts.max() == 1:
         return None
-    whole = np.rint(counts).astype(np.int64)
-    return np.repeat(np.arange(len(weight)), whole) if np.allclose(counts, whole) else None
+    whole = np.rint(counts)
+    if counts.sum() > 10 * n or not np.allclose(counts, whole):
+        total = max(n, min(10 * n, most))
+        ends = np.rint(np.cumsum(weight) / weight.sum() * total)
+        whole = np.diff(ends, prepend=0)
+    return np.repeat(np.arange(n), whole.astype(np.int64))
