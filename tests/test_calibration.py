@@ -407,7 +407,7 @@ def test_scores_beyond_all_bounds_are_weighed_without_infinities():
 
 @pytest.mark.parametrize("seed", range(8))
 def test_weights_of_scores_that_say_nearly_the_same_are_the_best(seed):
-    """Full steps went to and fro between two places here, neither of them the best."""
+    """Full steps went back and forth between two places here, neither of them the best."""
     draws = np.random.default_rng(seed)
     shared = draws.normal(size=(800, 1))
     scores = [shared + 0.1 * draws.normal(size=(800, 1)) for _ in range(3)]
