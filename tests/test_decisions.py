@@ -162,15 +162,12 @@ def test_per_label_thresholds_are_the_best_of_all_combinations(metric, case):
 
 
 @pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("prior_strength", [0.0, 0.7, 20.0])
 @settings(max_examples=40, deadline=None)
 @given(case=cases())
-def test_per_label_thresholds_are_never_worse_than_the_global_one(metric, prior_strength, case):
+def test_per_label_thresholds_are_never_worse_than_the_global_one(metric, case):
     truth, p = case
     shared = fit_threshold(truth, p, metric=metric, kind="exact")
-    fitted = fit_threshold(
-        truth, p, metric=metric, kind="per_label", prior_strength=prior_strength
-    )
+    fitted = fit_threshold(truth, p, metric=metric, kind="per_label")
     assert np.isfinite(fitted).all()
     assert score(metric, truth, p, fitted) >= score(metric, truth, p, shared)
 
@@ -206,41 +203,6 @@ def test_one_row_or_no_positive_at_all_gives_the_global_threshold_everywhere(met
     assert fitted.tolist() == [shared] * 3
 
 
-@pytest.mark.parametrize("metric", METRICS)
-def test_a_strong_prior_leads_every_label_to_a_threshold_best_for_all(metric):
-    rng = np.random.default_rng(11)
-    p = rng.random((50, 4))
-    truth = (rng.random(p.shape) < p * np.array([1, 0.6, 0.3, 0.1])).astype(int)
-    shared = fit_threshold(truth, p, metric=metric, kind="exact")
-    free = fit_threshold(truth, p, metric=metric, kind="per_label")
-    held = fit_threshold(truth, p, metric=metric, kind="per_label", prior_strength=1e8)
-    assert not np.array_equal(free, held)
-    best = score(metric, truth, p, shared)
-    for threshold in held:
-        assert score(metric, truth, p, threshold) == pytest.approx(best, abs=SHORTFALL)
-    if metric != "subset":  # which has plateaus: other thresholds are as good for all
-        assert held.tolist() == [shared] * 4
-
-
-def test_the_prior_holds_a_rare_label_but_not_a_common_one():
-    rng = np.random.default_rng(4)
-    n = 400
-    common = rng.integers(0, 2, n)
-    rare = np.zeros(n, int)
-    rare[0] = 1
-    others = rng.integers(0, 2, (n, 10))
-    p_others = 0.5 + 0.2 * (2 * others - 1) + 0.03 * rng.normal(size=others.shape)
-    p = np.column_stack([0.1 + 0.1 * common, 0.1 + 0.1 * rare, p_others])
-    truth = np.column_stack([common, rare, others])
-    shared = fit_threshold(truth, p, metric="macro_f1", kind="exact")
-    assert 0.3 < shared < 0.7
-    free = fit_threshold(truth, p, metric="macro_f1", kind="per_label")
-    held = fit_threshold(truth, p, metric="macro_f1", kind="per_label", prior_strength=20)
-    assert free[:2] == pytest.approx([0.15, 0.15])
-    assert held[0] == pytest.approx(0.15)
-    assert held[1] == shared
-
-
 @pytest.mark.parametrize("kind", ["paper", "exact", "per_label"])
 def test_fitting_leaves_its_inputs_as_they_were(kind):
     rng = np.random.default_rng(0)
@@ -271,9 +233,3 @@ def test_impossible_settings_are_refused():
         fit_threshold([[0, 1]], [[0.1, 0.2]], metric="f1", kind="exact")
     with pytest.raises(ConfigError, match=r"kind must be one of .* got 'best'"):
         fit_threshold([[0, 1]], [[0.1, 0.2]], metric="micro_f1", kind="best")
-    with pytest.raises(
-        ConfigError, match="prior_strength must be finite and at least 0, got -1"
-    ):
-        fit_threshold(
-            [[0, 1]], [[0.1, 0.2]], metric="micro_f1", kind="per_label", prior_strength=-1
-        )

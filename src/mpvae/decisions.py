@@ -69,7 +69,6 @@ def fit_threshold(
     *,
     metric: Metric,
     kind: ThresholdKind,
-    prior_strength: float = 0.0,
 ) -> float | NDArray[np.float64]:
     """Threshold with the highest value of the metric on these rows.
 
@@ -96,21 +95,6 @@ def fit_threshold(
         threshold. A label leaves the global threshold only for a strictly better one, and of
         equally good ones takes the nearest to it. Labels without a positive keep the global
         threshold, and so do all when there are fewer than 2 rows.
-    prior_strength : float
-        For "per_label" only: a >= 0 imaginary positives per label that behave like all labels
-        together, so that a label with few positives stays near the global threshold. With n_j
-        the positives of label j and g(t) the metric when all labels share the threshold t:
-
-        - macro-F1, Hamming, with s_j(t) the label's own F1 or accuracy:
-          t_j maximises [n_j s_j(t) + a g(t)] / (n_j + a);
-        - micro-F1, with TP(t), M(t) and N the hits, predictions and positives of all labels:
-          maximises sum_j 2 [TP_j(t_j) + (a/N) TP(t_j)] divided by
-          sum_j {M_j(t_j) + n_j + (a/N) [M(t_j) + N]};
-        - example-F1, subset, with s the metric itself:
-          ascends s(t_1, ..., t_L) + (1/L) sum_j (a / n_j) g(t_j).
-
-        0 is the plain maximum; towards infinity each label takes the global threshold, or one
-        that would be as good if all labels shared it.
 
     Returns
     -------
@@ -121,11 +105,9 @@ def fit_threshold(
     DataError
         When shapes differ, Y is not 0/1, or P is not finite.
     ConfigError
-        When metric, kind or prior_strength has an impossible value.
+        When metric or kind has an impossible value.
     """
     truth, scores = _checked(Y, P, metric)
-    if not 0 <= prior_strength < np.inf:
-        raise ConfigError(f"prior_strength must be finite and at least 0, got {prior_strength}")
     if kind == "paper":
         return _best_paper_threshold(truth, scores, metric)[0]
     if kind not in ("exact", "per_label"):
@@ -135,8 +117,7 @@ def fit_threshold(
     shared = _nearest_best(values, states.thresholds, near=0.5)
     if kind == "exact":
         return shared
-    pool = _Pool(shared, states, values, prior_strength)
-    thresholds = _per_label(truth, scores, metric, pool)
+    thresholds = _per_label(truth, scores, metric, shared)
     score = DECISION_METRICS[metric]
     # Rounding aside this never happens; it makes "never worse" hold to the last digit.
     if score(truth, scores >= thresholds) < score(truth, scores >= shared):
@@ -205,23 +186,6 @@ class _States:
     def index(self, threshold: Any) -> Any:
         """State that a threshold leads to: the number of distinct scores at or above it."""
         return self.levels.size - np.searchsorted(self.levels, threshold, side="left")
-
-
-@dataclass(frozen=True, slots=True)
-class _Pool:
-    """The global threshold, and what every shared threshold is worth: g of `fit_threshold`."""
-
-    shared: float
-    states: _States
-    values: NDArray[np.float64]  # (s,)
-    strength: float
-
-    def bonus(self, thresholds: NDArray[np.float64]) -> NDArray[np.float64] | float:
-        """Prior value a g(t) of each threshold t: (k,) -> (k,)."""
-        if self.strength == 0:
-            return 0.0
-        worth: NDArray[np.float64] = self.values[self.states.index(thresholds)]
-        return self.strength * worth
 
 
 def _states(scores: NDArray[np.float64], *, anchor: float | None = None) -> _States:
@@ -314,18 +278,18 @@ def _mean_of_counted(
 
 
 def _per_label(
-    truth: NDArray[np.bool_], scores: NDArray[np.float64], metric: Metric, pool: _Pool
+    truth: NDArray[np.bool_], scores: NDArray[np.float64], metric: Metric, shared: float
 ) -> NDArray[np.float64]:
-    thresholds = np.full(truth.shape[1], pool.shared)
+    thresholds = np.full(truth.shape[1], shared)
     if truth.shape[0] < _MIN_ROWS:
         return thresholds
     labels = np.flatnonzero(truth.any(axis=0))
     if metric == "micro_f1":
-        return _micro_thresholds(truth, scores, labels, pool)
+        return _micro_thresholds(truth, scores, labels, shared)
     if metric in ("example_f1", "subset"):
-        return _ascend(truth, scores, metric, labels, pool)
+        return _ascend(truth, scores, metric, labels, shared)
     for j in labels:
-        states = _states(scores[:, j], anchor=pool.shared)
+        states = _states(scores[:, j], anchor=shared)
         y = truth[:, j]
         n_true = int(y.sum())
         hits = states.totals(y)
@@ -333,8 +297,7 @@ def _per_label(
             own = _f1(hits, states.n_taken, n_true)
         else:
             own = _accuracy(hits, states.n_taken, n_true, y.size)
-        blend = (n_true * own + pool.bonus(states.thresholds)) / (n_true + pool.strength)
-        thresholds[j] = _nearest_best(blend, states.thresholds, near=pool.shared)
+        thresholds[j] = _nearest_best(own, states.thresholds, near=shared)
     return thresholds
 
 
@@ -342,39 +305,33 @@ def _micro_thresholds(
     truth: NDArray[np.bool_],
     scores: NDArray[np.float64],
     labels: NDArray[np.intp],
-    pool: _Pool,
+    shared: float,
 ) -> NDArray[np.float64]:
     """Thresholds with the highest micro-F1, by Dinkelbach's iteration.
 
     F = A / B with A, B sums over labels. Given F, each label by itself maximises A_j - F B_j;
     the F attained so rises until it is the maximum.
     """
-    thresholds = np.full(truth.shape[1], pool.shared)
-    weight = pool.strength / max(int(truth.sum()), 1)  # a / N
-    pool_hits = pool.states.totals(truth.ravel())
+    thresholds = np.full(truth.shape[1], shared)
     choices = []  # per label: thresholds, A_j, B_j of each state; the state of the shared one
     for j in labels:
-        states = _states(scores[:, j], anchor=pool.shared)
+        states = _states(scores[:, j], anchor=shared)
         numerator = 2.0 * states.totals(truth[:, j])
         denominator = states.n_taken + float(truth[:, j].sum())
-        if weight > 0:
-            at = pool.states.index(states.thresholds)
-            numerator += weight * 2 * pool_hits[at]
-            denominator += weight * (pool.states.n_taken[at] + truth.sum())
         choices.append((states.thresholds, numerator, denominator))
     others = np.setdiff1d(np.arange(truth.shape[1]), labels)
-    fixed = float((scores[:, others] >= pool.shared).sum())  # predictions without any hit
+    fixed = float((scores[:, others] >= shared).sum())  # predictions without any hit
 
     def attained(chosen: list[int]) -> float:
         above = sum(a[i] for (_, a, _), i in zip(choices, chosen, strict=True))
         under = fixed + sum(b[i] for (_, _, b), i in zip(choices, chosen, strict=True))
         return float(above / under) if under > 0 else 0.0
 
-    chosen = [int(np.flatnonzero(t == pool.shared)[0]) for t, _, _ in choices]
+    chosen = [int(np.flatnonzero(t == shared)[0]) for t, _, _ in choices]
     best = attained(chosen)
     while True:  # ends: the value rises strictly, and there are finitely many choices
         chosen = [
-            _nearest_best_index((a - best * b) / truth.shape[0], t, near=pool.shared)
+            _nearest_best_index((a - best * b) / truth.shape[0], t, near=shared)
             for t, a, b in choices
         ]
         value = attained(chosen)
@@ -389,16 +346,16 @@ def _ascend(
     scores: NDArray[np.float64],
     metric: Metric,
     labels: NDArray[np.intp],
-    pool: _Pool,
+    shared: float,
 ) -> NDArray[np.float64]:
     """Thresholds at least as good as the shared one, by coordinate ascent over labels."""
     n_rows, n_labels = truth.shape
-    thresholds = np.full(n_labels, pool.shared)
-    taken = scores >= pool.shared  # (n, L)
+    thresholds = np.full(n_labels, shared)
+    taken = scores >= shared  # (n, L)
     n_true = truth.sum(axis=1)  # (n,)
     hits = (truth & taken).sum(axis=1)  # (n,)
     n_taken = taken.sum(axis=1)  # (n,)
-    all_states = [_states(scores[:, j], anchor=pool.shared) for j in labels]
+    all_states = [_states(scores[:, j], anchor=shared) for j in labels]
     for _ in range(_MAX_SWEEPS):
         moved = False
         for j, states in zip(labels, all_states, strict=True):
@@ -417,10 +374,9 @@ def _ascend(
                 right_0 = _all_right(hits, n_taken, n_true)
                 right_1 = _all_right(hits + y, n_taken + 1, n_true)
                 own = (right_0.sum(dtype=np.int64) + states.totals(right_1 - right_0)) / n_rows
-            value = own + pool.bonus(states.thresholds) / (n_labels * int(y.sum()))
             now = int(states.index(thresholds[j]))
-            best = _nearest_best_index(value, states.thresholds, near=pool.shared)
-            if value[best] > value[now] + _SAME_SCORE:
+            best = _nearest_best_index(own, states.thresholds, near=shared)
+            if own[best] > own[now] + _SAME_SCORE:
                 thresholds[j] = states.thresholds[best]
                 taken[:, j] = scores[:, j] >= thresholds[j]
                 moved = True

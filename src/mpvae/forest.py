@@ -159,7 +159,7 @@ def fit_forest(
     Y : matrix of shape (n, L)
         Labels, NaN where not observed.
     weight : ndarray of shape (n,)
-        How much a row counts when splits are chosen.
+        How much a row counts in splits and votes.
     seed : int
         Of samples and splits.
 
