@@ -937,7 +937,7 @@ def copied(saved, tmp_path):
 
 
 NAMES = [
-    *("0.gamma", "0.coef", "0.intercept", "0.landmarks"),
+    *("0.rates", "0.coef", "0.intercept", "0.landmarks"),
     *("1.roots", "1.left", "1.feature", "1.indptr", "1.rows", "1.prior", "1.slope"),
     *("1.present.indices", "1.present.indptr"),
     *("2.roots", "2.right", "2.feature", "2.value"),

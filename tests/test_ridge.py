@@ -6,11 +6,12 @@ import scipy.linalg
 import scipy.sparse as sp
 from scipy.special import log_ndtr, ndtr
 from sklearn import kernel_ridge, linear_model
-from sklearn.metrics.pairwise import laplacian_kernel
+from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
 
 from mpvae import ridge, similarity
 from mpvae.calibration import fit_line
 from mpvae.ridge import KernelRidge, fit_kernel_ridge
+from mpvae.similarity import Kernel
 
 N, D, L = 80, 4, 3
 UNIT = np.sqrt(2 * np.pi)
@@ -31,8 +32,8 @@ ASK = simulated(30, seed=1)[0]
 
 
 def shaped(monkeypatch, penalty=0.3):
-    """One bandwidth, one penalty, and no calibration: the regression as it is."""
-    monkeypatch.setattr(ridge, "_WIDTHS", (1.0,))
+    """One rate, one penalty, and no calibration: the regression as it is."""
+    monkeypatch.setattr(ridge, "_RATES", (1.0,))
     monkeypatch.setattr(ridge, "_PENALTIES", [penalty])
     monkeypatch.setattr(ridge, "fit_line", lambda Y, q, weight, shift: (np.ones(q.shape[1]), 0))
 
@@ -42,10 +43,29 @@ def regression(evidence):
     return evidence / UNIT + 0.5
 
 
-def median_gamma(X):
-    """1 / median distance of rows that differ, straight from the definition."""
-    D = np.abs(X[:, None].astype(float) - X).sum(-1)
-    return 1 / np.median(D[D > 0])
+def kernels(X, rates):
+    """Kernels to choose from, 1 / median distance of rows that differ being the unit."""
+    apart = np.abs(X[:, None].astype(float) - X)
+    one, two = ((apart**power).sum(-1) for power in (1, 2))
+    laplace, gauss = (1 / np.median(d[d > 0]) for d in (one, two))
+    return [
+        Kernel(rate * laplace, with_gauss * rate * gauss)
+        for rate in rates
+        for with_gauss in (0, 1)
+    ]
+
+
+def values_of(kernel, A, B):
+    """Kernel values by scikit-learn."""
+    A, B = A.astype(float), B.astype(float)
+    laplace = laplacian_kernel(A, B, gamma=kernel.laplace)
+    if not kernel.gauss:
+        return laplace
+    return (laplace + rbf_kernel(A, B, gamma=kernel.gauss)) / 2
+
+
+def about(kernel):
+    return [pytest.approx(rate, rel=1e-12) for rate in (kernel.laplace, kernel.gauss)]
 
 
 # ------------------------------------------------------------------------------ the regression
@@ -57,37 +77,40 @@ def test_it_is_the_kernel_ridge_of_scikit_learn(monkeypatch, penalty):
     rng = np.random.default_rng(8)
     X, ASK = (rng.normal(size=(n, 8)).astype(np.float32) for n in (N, 30))  # none near another
     fitted, _ = fit_kernel_ridge(X, Y, ONES, 0)
-    assert fitted.gamma == pytest.approx(median_gamma(X), rel=1e-12)
-    other = kernel_ridge.KernelRidge(alpha=penalty, kernel="laplacian", gamma=fitted.gamma)
-    other.fit(X.astype(float), Y - Y.mean(0))
+    rates = [fitted.kernel.laplace, fitted.kernel.gauss]
+    assert rates in [about(kernel) for kernel in kernels(X, [1.0])]
+    other = kernel_ridge.KernelRidge(alpha=penalty, kernel="precomputed")
+    K = values_of(fitted.kernel, X, X)
+    other.fit(K, Y - Y.mean(0))
     # The jitter j makes K (K + j)^-1 K of the kernel. Along an eigenvector of K of value k the
     # coefficients move by p j / ((k^2 + p k + p j) (k + p)) of the labels' part, p being the
     # penalty; a row's kernel values have a part of sqrt(k) there at most.
-    k = np.maximum(np.linalg.eigvalsh(laplacian_kernel(X.astype(float), gamma=fitted.gamma)), 0)
+    k = np.maximum(np.linalg.eigvalsh(K), 0)
     moved = np.sqrt(k) * penalty * JITTER
     moved /= (k**2 + penalty * k + penalty * JITTER) * (k + penalty)
     most = moved.max() * np.linalg.norm(Y - Y.mean(0), axis=0).max() + 1e-10
     assert most < 2e-3  # so that the test says something
     for rows in (X, ASK):
-        expected = Y.mean(0) + other.predict(rows.astype(float))
+        expected = Y.mean(0) + other.predict(values_of(fitted.kernel, rows, X))
         np.testing.assert_allclose(regression(fitted.evidence(rows)), expected, 0, most)
 
 
-def nystroem(rows, landmarks, gamma):
+def nystroem(rows, landmarks, kernel):
     """Rows as vectors whose inner products are the kernel spanned by the landmarks."""
-    K = laplacian_kernel(landmarks.astype(float), gamma=gamma) + JITTER * np.eye(len(landmarks))
+    K = values_of(kernel, landmarks, landmarks) + JITTER * np.eye(len(landmarks))
     root = scipy.linalg.cholesky(K, lower=True)
-    values = laplacian_kernel(rows.astype(float), landmarks.astype(float), gamma=gamma)
+    values = values_of(kernel, rows, landmarks)
     return scipy.linalg.solve_triangular(root, values.T, lower=True).T
 
 
+@pytest.mark.parametrize("gauss", [0, 0.4])
 @pytest.mark.parametrize("m", [20, N])
-def test_rows_left_out_in_closed_form_are_left_out(m):
+def test_rows_left_out_in_closed_form_are_left_out(m, gauss):
     weight = np.random.default_rng(2).uniform(0.2, 3, N)
     centred = Y - Y.mean(0)
-    gamma, penalty = 0.5, 0.2
-    coef, left_out = ridge._solve(X, X[:m], centred, weight, gamma, penalty)
-    vectors = nystroem(X, X[:m], gamma)
+    kernel, penalty = Kernel(0.5, gauss), 0.2
+    coef, left_out = ridge._solve(X, X[:m], centred, weight, kernel, penalty)
+    vectors = nystroem(X, X[:m], kernel)
     linear = linear_model.Ridge(alpha=penalty, fit_intercept=False, solver="cholesky")
     for i in range(N):
         others = np.arange(N) != i
@@ -96,14 +119,14 @@ def test_rows_left_out_in_closed_form_are_left_out(m):
         # of condition sqrt(m / jitter), below 1e4, has made: 1e-16 x 1e7 at most.
         np.testing.assert_allclose(left_out[i], linear.predict(vectors[[i]])[0], 0, 1e-9)
     linear.fit(vectors, centred, sample_weight=weight)
-    fitted = laplacian_kernel(X.astype(float), X[:m].astype(float), gamma=gamma) @ coef
+    fitted = values_of(kernel, X, X[:m]) @ coef
     np.testing.assert_allclose(fitted, linear.predict(vectors), 0, 1e-9)
 
 
 def test_fit_returns_what_rows_left_out_get(monkeypatch):
     shaped(monkeypatch)
     fitted, left_out = fit_kernel_ridge(X, Y, ONES, 0)
-    _, expected = ridge._solve(X, X, Y - Y.mean(0), ONES, fitted.gamma, 0.3)
+    _, expected = ridge._solve(X, X, Y - Y.mean(0), ONES, fitted.kernel, 0.3)
     np.testing.assert_allclose(regression(left_out), Y.mean(0) + expected, 0, 1e-9)
     seen = np.square(Y - regression(fitted.evidence(X))).mean()
     unseen = np.square(Y - regression(left_out)).mean()
@@ -111,23 +134,30 @@ def test_fit_returns_what_rows_left_out_get(monkeypatch):
 
 
 def test_the_chosen_shape_has_the_smallest_error_on_rows_left_out(monkeypatch):
-    monkeypatch.setattr(ridge, "_WIDTHS", (0.25, 1.0, 4.0))
+    rates = (0.25, 1.0, 4.0)
+    monkeypatch.setattr(ridge, "_RATES", rates)
     monkeypatch.setattr(ridge, "_PENALTIES", np.array([0.01, 0.3, 10.0]))
-    x, centred = X[:25].astype(float), (Y - Y.mean(0))[:25]
+    x, centred = X[:25], (Y - Y.mean(0))[:25]
     weight = np.random.default_rng(3).uniform(0.2, 3, 25)
     errors = {}
-    for width in (0.25, 1.0, 4.0):
+    for kernel in kernels(x, rates):
         for penalty in (0.01, 0.3, 10.0):
-            gamma = width * median_gamma(X[:25])
-            model = kernel_ridge.KernelRidge(alpha=penalty, kernel="laplacian", gamma=gamma)
+            model = kernel_ridge.KernelRidge(alpha=penalty, kernel="precomputed")
+            K = values_of(kernel, x, x)
             error = 0.0
             for i in range(25):
                 others = np.arange(25) != i
-                model.fit(x[others], centred[others], sample_weight=weight[others])
-                error += weight[i] * np.square(centred[i] - model.predict(x[[i]])).sum()
-            errors[gamma, penalty] = error
-    found = ridge._best_shape(X[:25], centred, weight)
-    assert found == pytest.approx(min(errors, key=errors.get), rel=1e-12)
+                model.fit(
+                    K[np.ix_(others, others)], centred[others], sample_weight=weight[others]
+                )
+                error += (
+                    weight[i] * np.square(centred[i] - model.predict(K[[i]][:, others])).sum()
+                )
+            errors[kernel, penalty] = error
+    found, penalty = ridge._best_shape(x, centred, weight)
+    best, best_penalty = min(errors, key=errors.get)
+    assert penalty == best_penalty
+    assert [found.laplace, found.gauss] == about(best)
 
 
 def test_evidence_is_calibrated_on_rows_left_out():
@@ -148,11 +178,11 @@ def test_evidence_is_calibrated_on_rows_left_out():
 
 def test_a_weight_of_two_is_a_row_twice():
     times = np.random.default_rng(4).integers(1, 4, N)
-    centred = Y - Y.mean(0)
-    weighted, _ = ridge._solve(X, X[:30], centred, times.astype(float), 0.5, 0.2)
+    centred, kernel = Y - Y.mean(0), Kernel(0.5, 0.3)
+    weighted, _ = ridge._solve(X, X[:30], centred, times.astype(float), kernel, 0.2)
     X2, Y2 = np.repeat(X, times, 0), np.repeat(centred, times, 0)
-    repeated, _ = ridge._solve(X2, X[:30], Y2, np.ones(len(X2)), 0.5, 0.2)
-    values = laplacian_kernel(ASK, X[:30], gamma=0.5)
+    repeated, _ = ridge._solve(X2, X[:30], Y2, np.ones(len(X2)), kernel, 0.2)
+    values = values_of(kernel, ASK, X[:30])
     np.testing.assert_allclose(values @ weighted, values @ repeated, 0, 1e-9)
 
 
@@ -204,7 +234,7 @@ def test_fewer_landmarks_than_rows_span_the_kernel(monkeypatch, m):
     fitted, left_out = fit_kernel_ridge(X, Y, ONES, 0)
     assert fitted.landmarks.shape == (m, D)
     assert {row.tobytes() for row in fitted.landmarks} <= {row.tobytes() for row in X}
-    vectors = [nystroem(rows, fitted.landmarks, fitted.gamma) for rows in (X, ASK)]
+    vectors = [nystroem(rows, fitted.landmarks, fitted.kernel) for rows in (X, ASK)]
     linear = linear_model.Ridge(alpha=0.3, fit_intercept=False).fit(vectors[0], Y - Y.mean(0))
     expected = Y.mean(0) + linear.predict(vectors[1])
     np.testing.assert_allclose(regression(fitted.evidence(ASK)), expected, 0, 1e-9)
@@ -257,10 +287,12 @@ def test_equal_rows_tell_of_no_scale():
     which = (np.arange(N) < 8).astype(int)  # most pairs are equal rows
     between = np.abs(kinds[0].astype(float) - kinds[1])
     y = (rng.random((N, 1)) < np.where(which == 1, 0.9, 0.1)[:, None]).astype(float)
-    for convert, power in ((np.asarray, 1), (sp.csr_array, 2)):
+    for convert in (np.asarray, sp.csr_array):
         fitted, left_out = fit_kernel_ridge(convert(kinds[which]), y, ONES, 0)
-        apart = (between**power).sum()
-        assert np.isclose(fitted.gamma * apart, ridge._WIDTHS, rtol=1e-6).any()
+        rates = fitted.kernel.laplace * between.sum(), fitted.kernel.gauss * (between**2).sum()
+        assert max(rates) > 0
+        for rate in filter(None, rates):
+            assert np.isclose(rate, ridge._RATES, rtol=1e-6).any()
         assert left_out[which == 1].min() > left_out[which == 0].max()
 
 
@@ -304,12 +336,13 @@ def put(array, value):
         (DENSE, "intercept", lambda a: put(a, -np.inf)),
         (DENSE, "intercept", lambda a: a[:-1]),
         (DENSE, "intercept", lambda a: a[:, None]),
-        (DENSE, "gamma", lambda a: 0 * a),
-        (DENSE, "gamma", np.negative),
-        (DENSE, "gamma", lambda a: a * np.nan),
-        (DENSE, "gamma", lambda a: a * np.inf),
-        (DENSE, "gamma", lambda a: np.repeat(a, 2)),
-        (DENSE, "gamma", lambda a: a[0]),
+        (DENSE, "rates", lambda a: 0 * a),
+        (DENSE, "rates", np.negative),
+        (DENSE, "rates", lambda a: a * np.nan),
+        (DENSE, "rates", lambda a: a + np.inf),
+        (DENSE, "rates", lambda a: np.repeat(a, 2)),
+        (DENSE, "rates", lambda a: a[0]),
+        (SPARSE, "rates", lambda a: a + 1),
         (SPARSE, "landmarks.data", lambda a: put(a, np.nan)),
         (SPARSE, "landmarks.data", lambda a: a.astype(float)),
         (SPARSE, "landmarks.data", lambda a: a[:-1]),

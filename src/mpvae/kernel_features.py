@@ -15,7 +15,7 @@ import scipy.linalg
 from numpy.typing import NDArray
 
 from mpvae.features import Matrix, dense, with_short_positions
-from mpvae.similarity import kernel, kernel_pieces
+from mpvae.similarity import Kernel
 
 _LEAST = 1e-6  # eigenvalue of the kernel, as a share of the largest, that still counts
 
@@ -37,7 +37,7 @@ class KernelFeatures:
         """Columns of shape (n, m) for features as the networks see them."""
         X = with_short_positions(X)
         found = np.empty((X.shape[0], self.n_outputs), np.float32)
-        for piece, K in kernel_pieces(X, self.landmarks, _gamma(self.landmarks)):
+        for piece, K in _kernel(self.landmarks).pieces(X, self.landmarks):
             found[piece] = K @ self.mix - self.shift
         return found
 
@@ -77,13 +77,13 @@ def fit_kernel_features(
     X = with_short_positions(X)
     chosen = np.sort(np.random.default_rng(seed).permutation(X.shape[0])[:n_features])
     landmarks = np.asarray(dense(X[chosen]), np.float32)
-    gamma = _gamma(landmarks)
-    value, V = scipy.linalg.eigh(kernel(landmarks, landmarks, gamma))
+    kernel = _kernel(landmarks)
+    value, V = scipy.linalg.eigh(kernel.between(landmarks, landmarks))
     value = np.maximum(value, _LEAST * value[-1])
     root = V / np.sqrt(value) @ V.T
     share = weight / weight.sum()
     mean, square = np.zeros(len(landmarks)), np.zeros(len(landmarks))
-    for piece, K in kernel_pieces(X, landmarks, gamma):
+    for piece, K in kernel.pieces(X, landmarks):
         columns = K @ root
         mean += share[piece] @ columns
         square += share[piece] @ columns**2
@@ -95,6 +95,6 @@ def fit_kernel_features(
     )
 
 
-def _gamma(landmarks: NDArray[np.float32]) -> float:
+def _kernel(landmarks: NDArray[np.float32]) -> Kernel:
     """Standardised columns make rows some 1.1 D apart: a kernel of about exp(-1.1) there."""
-    return 1.0 / int(landmarks.shape[1])
+    return Kernel(laplace=1.0 / int(landmarks.shape[1]))

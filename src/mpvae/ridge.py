@@ -6,13 +6,13 @@ fit would say about a row had it not seen it has a closed form,
 
 .. math:: f_{-i}(x_i) = \frac{f(x_i) - h_i y_i}{1 - h_i}, \quad h = \mathrm{diag}\,H,
 
-where H maps labels to fitted values. So bandwidth and penalty are chosen, and these
+where H maps labels to fitted values. So kernel and penalty are chosen, and these
 answers weighed with those of networks, without a second fit. The kernel is spanned by its
 values at a sample of at most `MAX_LANDMARKS` rows (Nystroem): cost grows linearly in rows from
 there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -24,12 +24,12 @@ from scipy.special import ndtri
 
 from mpvae.calibration import fit_line
 from mpvae.features import Matrix, csr_from_file, dense
-from mpvae.similarity import distances, kernel, kernel_pieces
+from mpvae.similarity import Kernel, absolute_distances, squared_distances
 
 MAX_LANDMARKS = 2000
 """Rows the kernel is spanned by, at most."""
-_TRIAL_ROWS = 700  # bandwidth and penalty are chosen on this many
-_WIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of gamma, in units of 1 / median distance
+_TRIAL_ROWS = 700  # kernel and penalty are chosen on this many
+_RATES = (0.25, 0.5, 1.0, 2.0, 4.0)  # in units of 1 / median distance
 _PENALTIES = 10.0 ** np.arange(-2.5, 1.6, 0.5)
 _JITTER = 1e-6  # on the diagonal of the kernel among landmarks: equal rows are allowed
 _MOST_LEVERAGE = 0.999
@@ -41,14 +41,14 @@ class KernelRidge:
     """A fitted kernel ridge regression, its output calibrated on the probit scale."""
 
     landmarks: Matrix  # (m, D)
-    gamma: float
+    kernel: Kernel
     coef: NDArray[np.float64]  # (m, L)
     intercept: NDArray[np.float64]  # (L,)
 
     def evidence(self, X: Matrix) -> NDArray[np.float64]:
         """Probit of each label's probability, (n, L)."""
         found = np.empty((X.shape[0], len(self.intercept)))
-        for piece, K in kernel_pieces(X, self.landmarks, self.gamma):
+        for piece, K in self.kernel.pieces(X, self.landmarks):
             found[piece] = K @ self.coef + self.intercept
         return found
 
@@ -59,7 +59,7 @@ class KernelRidge:
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Everything by name, for a file."""
         parts = {
-            "gamma": np.array([self.gamma]),
+            "rates": np.array([self.kernel.laplace, self.kernel.gauss]),
             "coef": self.coef,
             "intercept": self.intercept,
         }
@@ -77,7 +77,7 @@ class KernelRidge:
         cls, arrays: Mapping[str, NDArray[Any]], n_features: int, n_labels: int
     ) -> Self:
         """From what `arrays` gave; ValueError where it does not fit features and labels."""
-        coef, intercept, gamma = arrays["coef"], arrays["intercept"], arrays["gamma"]
+        coef, intercept, rates = arrays["coef"], arrays["intercept"], arrays["rates"]
         if "landmarks" in arrays:
             landmarks: Matrix = arrays["landmarks"]
             values = landmarks
@@ -92,14 +92,14 @@ class KernelRidge:
             and values.dtype == np.float32
             and coef.shape == (len(coef), n_labels)
             and intercept.shape == (n_labels,)
-            and gamma.shape == (1,)
-            and all(a.dtype == np.float64 for a in (coef, intercept, gamma))
+            and rates.shape == (2,)
+            and all(a.dtype == np.float64 for a in (coef, intercept, rates))
         )
-        if not fits or not all(np.isfinite(a).all() for a in (values, coef, intercept, gamma)):
+        if not fits or not all(np.isfinite(a).all() for a in (values, coef, intercept, rates)):
             raise ValueError("the kernel machine does not fit features and labels")
-        if not gamma[0] > 0:
-            raise ValueError("the kernel machine has no bandwidth")
-        return cls(landmarks, float(gamma[0]), coef, intercept)
+        if min(rates) < 0 or max(rates) == 0 or (sp.issparse(landmarks) and rates[0]):
+            raise ValueError("the kernel machine has no such kernel")
+        return cls(landmarks, Kernel(float(rates[0]), float(rates[1])), coef, intercept)
 
 
 def fit_kernel_ridge(
@@ -134,14 +134,14 @@ def fit_kernel_ridge(
 
     order = np.random.default_rng(seed).permutation(len(truth))
     trial, chosen = np.sort(order[:_TRIAL_ROWS]), np.sort(order[:MAX_LANDMARKS])
-    gamma, penalty = _best_shape(X[trial], centred[trial], weight[trial])
+    kernel, penalty = _best_shape(X[trial], centred[trial], weight[trial])
     landmarks = X[chosen]
-    coef, fitted = _solve(X, landmarks, centred, weight, gamma, penalty)
+    coef, fitted = _solve(X, landmarks, centred, weight, kernel, penalty)
 
     left_out = mean + fitted
     slope, shift = _calibrated(truth, left_out, weight)
     ridge = KernelRidge(
-        landmarks, gamma, coef * (slope * _UNIT), slope * _UNIT * (mean - 0.5) + shift
+        landmarks, kernel, coef * (slope * _UNIT), slope * _UNIT * (mean - 0.5) + shift
     )
     return ridge, slope * _UNIT * (left_out - 0.5) + shift
 
@@ -151,16 +151,16 @@ def _solve(
     landmarks: Matrix,
     centred: NDArray[np.float64],
     weight: NDArray[np.float64],
-    gamma: float,
+    kernel: Kernel,
     penalty: float,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Coefficients (m, L) of the landmarks' kernels, and fitted values with rows left out."""
     n, m = X.shape[0], landmarks.shape[0]
-    K = kernel(landmarks, landmarks, gamma)
+    K = kernel.between(landmarks, landmarks)
     K[np.diag_indices(m)] += _JITTER
     root = scipy.linalg.cholesky(K, lower=True, overwrite_a=True, check_finite=False)
     Phi = np.empty((n, m))  # rows as vectors whose inner products are the kernel
-    for piece, values in kernel_pieces(X, landmarks, gamma):
+    for piece, values in kernel.pieces(X, landmarks):
         Phi[piece] = scipy.linalg.solve_triangular(
             root, values.T, lower=True, check_finite=False
         ).T
@@ -178,16 +178,12 @@ def _solve(
 
 def _best_shape(
     X: Matrix, centred: NDArray[np.float64], weight: NDArray[np.float64]
-) -> tuple[float, float]:
-    """Bandwidth and penalty with the smallest squared error on rows left out."""
-    D = distances(X, X)
-    apart = D[D > 0]  # equal rows tell of no scale
-    median = float(np.median(apart)) if len(apart) else 1.0
+) -> tuple[Kernel, float]:
+    """Kernel and penalty with the smallest squared error on rows left out."""
     heavy = np.sqrt(weight)[:, None]
-    best, shape = np.inf, (1.0 / median, 1.0)
-    for width in _WIDTHS:
-        gamma = width / median
-        value, V = np.linalg.eigh(heavy * np.exp(-gamma * D) * heavy.T)
+    best, shape = np.inf, (Kernel(gauss=1.0), 1.0)
+    for kernel, K in _kernels(X):
+        value, V = np.linalg.eigh(heavy * K * heavy.T)
         value = np.maximum(value, 0)
         inner = V.T @ (heavy * centred)
         for penalty in _PENALTIES:
@@ -196,8 +192,31 @@ def _best_shape(
             residual = (heavy * centred - V @ (share[:, None] * inner)) / (1 - leverage)
             error = float(np.square(residual).mean())
             if error < best:
-                best, shape = error, (gamma, float(penalty))
+                best, shape = error, (kernel, float(penalty))
     return shape
+
+
+def _kernels(X: Matrix) -> Iterator[tuple[Kernel, NDArray[np.float64]]]:
+    """Kernels to choose from, and their values among these rows."""
+    squared = squared_distances(X, X)
+    gauss = 1 / _median(squared)
+    if sp.issparse(X):
+        for rate in _RATES:
+            yield Kernel(gauss=rate * gauss), np.exp(-rate * gauss * squared)
+        return
+    absolute = absolute_distances(X, X)
+    laplace = 1 / _median(absolute)
+    for rate in _RATES:
+        K = np.exp(-rate * laplace * absolute)
+        yield Kernel(laplace=rate * laplace), K
+        both = Kernel(laplace=rate * laplace, gauss=rate * gauss)
+        yield both, (K + np.exp(-rate * gauss * squared)) / 2
+
+
+def _median(distances: NDArray[np.float64]) -> float:
+    """Of rows that differ, those that are equal telling of no scale."""
+    apart = distances[distances > 0]
+    return float(np.median(apart)) if len(apart) else 1.0
 
 
 def _calibrated(
