@@ -91,7 +91,10 @@ def place(tmp_path_factory):
 
 def test_fit_says_what_it_read_and_saves_a_model(place, tmp_path):
     text = succeeds("fit", place.csv, "-l", "sp_*", "-x", "site", "-o", tmp_path / "m", *FAST)
-    assert "sites.csv: 60 rows, 4 features, 3 labels; 2 networks in" in text
+    assert (
+        "sites.csv: 60 rows, 4 features, 3 labels; 2 networks, kernel, forest, boosting in"
+        in text
+    )
     assert "micro F1" in text
     loaded = load_model(tmp_path / "m")
     assert loaded.label_names_.tolist() == NAMES
@@ -481,6 +484,21 @@ def test_info_shows_the_model(place):
     assert facts["features"] == ["depth", "ph", "slope", "ground"]
     assert facts["settings"]["hidden"] == [8]
     assert facts["thresholds"].keys() == METRICS
+    assert facts["base"] == ["kernel", "forest", "boosting"]
+
+
+def test_several_bases_have_commas_between(place, tmp_path):
+    words = ["fit", place.csv, "-l", "sp_*", "-x", "site", *FAST, "--out", tmp_path / "m"]
+    assert "2 networks, forest, kernel in" in succeeds(*words, "--base", "forest, kernel")
+    assert "2 networks, forest, kernel; preset" in succeeds("info", tmp_path / "m")
+    assert json.loads(succeeds(*words, "-s", "base=none", "--json"))["base"] == []
+
+
+@pytest.mark.parametrize("base", ["forests", "", "auto,kernel", "none,kernel", "kernel;forest"])
+def test_a_base_nobody_knows_is_refused(place, base):
+    line = fails("fit", place.csv, "-l", "sp_*", "--out", place.model, "--base", base)
+    assert "auto, none, kernel, forest, boosting" in line
+    assert repr(base) in line
 
 
 def test_undefined_scores_are_null_in_json(place, tmp_path):

@@ -14,15 +14,20 @@ import scipy.sparse as sp
 import torch
 from scipy.special import ndtr, ndtri
 from scipy.stats import norm
+from sklearn.base import clone
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeClassifier
 from sklearn.multiclass import OneVsRestClassifier
+from sklearn.multioutput import MultiOutputClassifier
+from sklearn.neighbors import KNeighborsClassifier
 
 from mpvae import (
     ConfigError,
+    DataError,
     ModelFileError,
     MPVAEClassifier,
+    estimator,
     evidence,
     inference,
     load_model,
@@ -40,6 +45,7 @@ from mpvae.evidence import (
     evidence_of,
     evidence_of_each,
     fit_evidence,
+    source_names,
 )
 from mpvae.features import beside, with_short_positions
 from mpvae.forest import Forest, fit_forest
@@ -106,6 +112,38 @@ def model():
 )
 def test_what_can_be_asked(base):
     check_base(base)
+
+
+@pytest.mark.parametrize("of_two", [TREES, MultiOutputClassifier(LogisticRegression())])
+def test_a_classifier_gets_the_weights_of_rows(of_two):
+    """If it takes any: a row of no weight is then as if it were not there."""
+    weight = np.where(np.arange(N) < 100, 1.0, 1e-12)
+    (source,), _ = fit_evidence([of_two], X, Y, weight, 0)
+    found, expected = (
+        np.array(model.predict_proba(ASK))
+        for model in (source.model, clone(of_two).fit(X, Y, sample_weight=weight))
+    )
+    np.testing.assert_array_equal(found, expected)
+    plain = np.array(clone(of_two).fit(X, Y).predict_proba(ASK))
+    assert np.abs(found - plain).max() > 0.01
+
+
+@pytest.mark.parametrize(
+    "takes_none", [KNeighborsClassifier(), MultiOutputClassifier(KNeighborsClassifier())]
+)
+def test_a_classifier_that_takes_no_weights_gets_none(takes_none):
+    fit_evidence([takes_none], X, Y, np.linspace(1, 2, N), 0)
+
+
+def test_validation_rows_are_checked_before_anybody_is_asked(monkeypatch):
+    monkeypatch.setattr(estimator, "fit_evidence", pytest.fail)
+    with pytest.raises(DataError, match="X_val has 50 rows but y_val has 49"):
+        small(base="auto").fit(X, Y, ASK, ANSWERS[:-1])
+
+
+def test_sources_have_names():
+    sources, _ = fit_evidence([*ALL, LOGISTIC], X, Y, ONES, 0)
+    assert source_names(sources) == [*ALL, "OneVsRestClassifier"]
 
 
 @pytest.mark.parametrize(

@@ -514,7 +514,7 @@ def test_a_base_may_stand_in_the_file_and_be_overruled(csv, tmp_path):
     file.write_text('base = "oracle"\n')
     result = run("fit", csv, "-l", "3", "-o", tmp_path / "m", "--config", file)
     assert result.exit_code == 2
-    assert "base must be None, 'auto', 'kernel', 'forest'" in result.stderr
+    assert "base must be one of auto, none, kernel, forest" in result.stderr
 
 
 def test_help_teaches():

@@ -28,7 +28,7 @@ from mpvae import observed
 from mpvae.config import DataShape, Metric, resolve
 from mpvae.data import stratified_folds
 from mpvae.decisions import apply_threshold
-from mpvae.evidence import KINDS
+from mpvae.evidence import source_names
 
 DATA = (
     "norberg_birds",
@@ -319,16 +319,12 @@ def ours(method: Method, seed: int, learn: Part, test: Part) -> dict[str, Any]:
         "resolved": {
             "kernel_features": model.settings_.kernel_features,
             "quantiles": model.settings_.quantiles,
-            "evidence": [name for s in model.evidence_ for name in _names_of(s)],
+            "evidence": source_names(model.evidence_),
         },
         "rules": model.rules_,
         **found,
         "on_held_out_rows": {name: model.validation_scores_.get(name) for name in by_threshold},
     }
-
-
-def _names_of(source: Any) -> list[str]:
-    return [name for name, kind in KINDS.items() if isinstance(source, kind)]
 
 
 def _scores(Y: np.ndarray, P: np.ndarray, decided: dict[str, np.ndarray]) -> dict[str, Any]:

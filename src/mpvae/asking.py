@@ -15,6 +15,7 @@ from mpvae.config import Metric, setting_docs
 from mpvae.conformal import Guarantee
 from mpvae.errors import ConfigError, DataError
 from mpvae.estimator import load_model
+from mpvae.evidence import source_names
 from mpvae.shell import (
     JsonOption,
     MetaOption,
@@ -190,6 +191,7 @@ def info(model_folder: ModelArgument, as_json: JsonOption = False) -> None:
                     "labels": list(model.label_names_),
                     "features": list(getattr(model, "feature_names_in_", [])),
                     "networks": len(model.networks_),
+                    "base": source_names(model.evidence_),
                     "settings": settings,
                     "thresholds": {
                         k: np.asarray(v).tolist() for k, v in model.thresholds_.items()
@@ -202,7 +204,8 @@ def info(model_folder: ModelArgument, as_json: JsonOption = False) -> None:
     names = ", ".join(model.label_names_[:8]) + (", ..." if len(model.label_names_) > 8 else "")
     out.print(
         f"[b]{plain(model_folder)}[/b]: {model.n_features_in_} features -> "
-        f"{len(model.label_names_)} labels ({plain(names)}); {len(model.networks_)} networks, "
+        f"{len(model.label_names_)} labels ({plain(names)}); "
+        f"{', '.join([f'{len(model.networks_)} networks', *source_names(model.evidence_)])}; "
         f"preset {model.preset}, metric {model.metric}"
     )
     print_held_out(model)

@@ -47,7 +47,7 @@ class Boosting:
     """Boosted trees, their sum calibrated on the probit scale."""
 
     trees: Trees
-    value: NDArray[np.float32]  # (nodes, L): what a leaf adds to the log-odds
+    value: NDArray[np.float32]  # (leaves, L): what a leaf adds to the log-odds
     start: NDArray[np.float64]  # (L,): log-odds before the first tree
     slope: NDArray[np.float64]
     shift: NDArray[np.float64]
@@ -55,12 +55,13 @@ class Boosting:
     def evidence(self, X: Matrix) -> NDArray[np.float64]:
         """Probit of each label's probability, (n, L)."""
         found = np.empty((X.shape[0], len(self.start)))
-        step = max(1, CELLS // max(len(self.trees.roots), X.shape[1]))
+        number = self.trees.leaf_numbers()
+        step = max(1, CELLS // max(len(self.trees.roots), X.shape[1], len(self.start)))
         for begin in range(0, X.shape[0], step):
             piece = slice(begin, begin + step)
-            leaves = leaf_matrix(self.trees.leaves(X[piece]), len(self.value), np.float32)
-            log_odds = self.start + leaves @ self.value
-            found[piece] = self.slope * _probit(log_odds) + self.shift
+            leaves = number[self.trees.leaves(X[piece])]
+            added = leaf_matrix(leaves, len(self.value), np.float32) @ self.value
+            found[piece] = self.slope * _probit(self.start + added) + self.shift
         return found
 
     def weighted(self, weight: NDArray[np.float64]) -> Self:
@@ -82,7 +83,7 @@ class Boosting:
         value = arrays["value"]
         by_label = [arrays[name] for name in ("start", "slope", "shift")]
         if (
-            value.shape != (len(trees.feature), n_labels)
+            value.shape != (np.count_nonzero(trees.feature < 0), n_labels)
             or value.dtype != np.float32
             or any(a.shape != (n_labels,) or a.dtype != np.float64 for a in by_label)
         ):
@@ -211,7 +212,7 @@ class _Run:
             self.rounds += 1
             if self.keeps:
                 self.trees.append(tree.tree_)
-                self.values.append(value.astype(np.float32))
+                self.values.append(value.astype(np.float32)[tree.tree_.children_left < 0])
 
 
 def _depth(n: int) -> int:

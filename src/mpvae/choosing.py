@@ -13,6 +13,7 @@ from mpvae.data import LabelledTable, read_table
 from mpvae.data.columns import match_columns
 from mpvae.errors import ConfigError, DataError
 from mpvae.estimator import MPVAEClassifier
+from mpvae.evidence import KINDS
 from mpvae.terminal import err, plain
 
 
@@ -38,14 +39,23 @@ def given_settings(config: Path | None, given: list[str]) -> dict[str, Any]:
 
 
 def _parse(name: str, text: str) -> Any:
-    if name == "base":  # a parameter of the model; a name no base has is refused there
+    if name == "base":  # a parameter of the model
         return named_base(text)
     return parse_setting(name, text)
 
 
-def named_base(text: str) -> str | None:
-    """Base as the classifier takes it: "none" is None."""
-    return None if text == "none" else text
+def named_base(text: str) -> str | list[str] | None:
+    """Base as the classifier takes it: "none" is None, "kernel,forest" a list."""
+    names = split_names([text])
+    alone = ("auto", "none")
+    if not names or not set(names) <= ({*KINDS, *alone} if len(names) == 1 else {*KINDS}):
+        raise ConfigError(
+            f"base must be one of {', '.join((*alone, *KINDS))}, or several of the last "
+            f"{len(KINDS)} with commas between, got {text!r}"
+        )
+    if len(names) > 1:
+        return names
+    return None if names == ["none"] else names[0]
 
 
 def read_for(

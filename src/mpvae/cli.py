@@ -23,8 +23,8 @@ from mpvae.config import DataShape, Metric, Objective, resolve, setting_docs
 from mpvae.data import LabelledTable, load_yeast, read_table
 from mpvae.errors import DataError, MPVAEError
 from mpvae.estimator import MPVAEClassifier
+from mpvae.evidence import source_names
 from mpvae.shell import (
-    BaseName,
     ExcludeOption,
     JsonOption,
     LabelsOption,
@@ -131,9 +131,10 @@ def fit(
         typer.Option(help="likelihood: calibrated joint probabilities; paper: F1 alone."),
     ] = "auto",
     base: Annotated[
-        BaseName | None,
+        str | None,
         typer.Option(
-            help="Who is asked beside the networks; none: nobody, as in the paper.",
+            help="Who is asked beside the networks: auto, kernel, forest, boosting, several "
+            "with commas between, or none: nobody, as in the paper.",
             show_default="auto",
         ),
     ] = None,
@@ -202,6 +203,7 @@ def fit(
         "features": model.n_features_in_,
         "labels": len(model.label_names_),
         "networks": len(model.networks_),
+        "base": source_names(model.evidence_),
         "epochs": model.n_epochs_,
         "seconds": round(time.perf_counter() - start, 2),
         "interrupted": interrupted,
@@ -213,7 +215,8 @@ def fit(
         out.print(
             f"[b]{plain(table.name)}[/b]: {summary['rows']} rows, "
             f"{summary['features']} features, {summary['labels']} labels; "
-            f"{summary['networks']} networks in {summary['seconds']:.1f} s"
+            f"{', '.join([f'{len(model.networks_)} networks', *summary['base']])} in "
+            f"{summary['seconds']:.1f} s"
         )
         print_held_out(model)
         out.print(f"Model saved in {plain(folder)}")
@@ -241,8 +244,8 @@ def tune_table(
     ] = None,
     preset: PresetOption = "default",
     base: Annotated[
-        BaseName | None,
-        typer.Option(help="Keep this base.", show_default="searched"),
+        str | None,
+        typer.Option(help="Keep this base, named as in `mpvae fit`.", show_default="searched"),
     ] = None,
     allow_missing_labels: MissingOption = False,
     config: Annotated[

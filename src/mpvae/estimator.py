@@ -1,6 +1,7 @@
 """MPVAEClassifier: the multivariate probit VAE as a scikit-learn classifier."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, cast, get_args
 
@@ -63,7 +64,8 @@ class MPVAEClassifier(JointQuestions):
         Who else is asked. Its answers are evidence, which joins the networks with a weight
         for each label from rows that none has seen: a kernel machine, a forest of extra
         trees, boosted trees, any scikit-learn multi-label classifier with ``predict_proba``
-        (given the features scaled, without kernel features), or several. "auto": the three
+        (given the features scaled, without kernel features, a label not observed as absent,
+        and weights of rows if it takes any), or several. "auto": the three
         named ones (in preset "fast" the kernel machine alone), up to 50,000 rows; None, and
         "auto" in the paper's presets: the networks alone.
     latent_dim, n_factors, hidden, hidden_labels, hidden_decoder
@@ -253,7 +255,8 @@ class MPVAEClassifier(JointQuestions):
         they are sorted, and repeating a row is the same as giving it weight 2.
 
         On Ctrl-C the estimator is left fitted with the best networks so far, and the
-        KeyboardInterrupt is raised on.
+        KeyboardInterrupt is raised on; before the first network has begun, there is nothing
+        to keep.
 
         Parameters
         ----------
@@ -419,26 +422,23 @@ class MPVAEClassifier(JointQuestions):
         if self.settings_.quantiles:
             self.features_ = with_quantiles(self.features_, X, weight)
         x = self.features_.apply(X)
-        asked = asked_by(self.base, self.preset, *Y.shape)
-        sources, left_out = fit_evidence(asked, x, Y, weight, seed, on_source)
-        self.evidence_ = []  # their weights are not known yet
-        self.kernel_features_ = None
+        self.kernel_features_, wide = None, x
         if self.settings_.kernel_features:
             n_landmarks = self.settings_.kernel_features
             self.kernel_features_ = fit_kernel_features(x, weight, n_landmarks, seed)
-            x = beside(x, self.kernel_features_.apply(x))
-        rows = Rows(x, Y, weight, left_out)
-        if X_val is None:
-            self.evidence_ = sources
-            return rows, None
-        X_val, Y_val = self._read_validation(X_val, y_val, allow_missing=allow_missing)
-        if not observed.has_observed(Y_val):
-            raise DataError("y_val holds no observed label, NaN alone; leave it out")
-        said = None
-        if sources:
-            said = evidence_of_each(sources, X_val[:, : self.features_.n_outputs])
-        self.evidence_ = sources
-        return rows, Rows(X_val, Y_val, np.ones(X_val.shape[0]), said)
+            wide = beside(x, self.kernel_features_.apply(x))
+        self.evidence_ = []  # not there yet
+        validation = None
+        if X_val is not None:
+            X_val, Y_val = self._read_validation(X_val, y_val, allow_missing=allow_missing)
+            validation = Rows(X_val, Y_val, np.ones(X_val.shape[0]))
+        asked = asked_by(self.base, self.preset, *Y.shape)
+        sources, left_out = fit_evidence(asked, x, Y, weight, seed, on_source)
+        if validation is not None and sources:
+            said = evidence_of_each(sources, validation.X[:, : self.features_.n_outputs])
+            validation = replace(validation, evidence=said)
+        self.evidence_ = sources  # their weights are not known yet
+        return Rows(wide, Y, weight, left_out), validation
 
     def _encode(self, X: Any) -> Matrix:
         x = super()._encode(X)

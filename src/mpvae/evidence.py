@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 from sklearn.base import clone, is_classifier
+from sklearn.utils.validation import has_fit_parameter
 
 from mpvae import calibration
 from mpvae.boosting import Boosting, fit_boosting
@@ -57,6 +58,15 @@ KINDS: dict[str, type[KernelRidge] | type[Forest] | type[Boosting]] = {
     "boosting": Boosting,
 }
 """Sources that can be written to a file, by name."""
+
+
+def source_names(sources: Sequence[Source]) -> list[str]:
+    """Names of sources; of a classifier that of its class."""
+    names: dict[type, str] = {kind: name for name, kind in KINDS.items()}
+    return [
+        type(source.model).__name__ if isinstance(source, _Classifier) else names[type(source)]
+        for source in sources
+    ]
 
 
 def check_base(base: Any) -> None:
@@ -173,11 +183,20 @@ class _Classifier:
         left_out = np.empty((n, L))
         for fold in np.unique(folds):
             learn, away = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
-            model = clone(self.model).fit(X[learn], filled[learn])
+            model = _fitted(self.model, X[learn], filled[learn], weight[learn])
             left_out[away] = _probits(model, X[away], L)
         slope, shift = calibration.fit_line(Y, left_out, weight)
-        whole = clone(self.model).fit(X, filled)
+        whole = _fitted(self.model, X, filled, weight)
         return _Classifier(whole, slope, shift), slope * left_out + shift
+
+
+def _fitted(model: Any, X: Matrix, Y: NDArray[np.int64], weight: NDArray[np.float64]) -> Any:
+    """A copy of the model fitted to the rows, with their weights if these differ."""
+    each = getattr(model, "estimator", model)  # of scikit-learn's wrappers for several labels
+    takes_weight = all(has_fit_parameter(one, "sample_weight") for one in (model, each))
+    if takes_weight and weight.min() < weight.max():
+        return clone(model).fit(X, Y, sample_weight=weight)
+    return clone(model).fit(X, Y)
 
 
 def _probits(model: Any, X: Matrix, n_labels: int) -> NDArray[np.float64]:

@@ -14,7 +14,7 @@ from mpvae.checks import check_parameters
 from mpvae.config import DataShape, Metric, Settings, resolve, setting_docs
 from mpvae.conformal import Calibration
 from mpvae.errors import ConfigError, ModelFileError
-from mpvae.evidence import KINDS
+from mpvae.evidence import KINDS, source_names
 from mpvae.features import N_KNOTS, FeatureMap
 from mpvae.kernel_features import KernelFeatures
 from mpvae.model_file import Tensors
@@ -36,9 +36,8 @@ _NEWER_SETTINGS = {
 def to_file(model: Any) -> tuple[dict[str, Any], Tensors]:
     """Description (JSON values) and tensors of a fitted classifier."""
     features: FeatureMap = model.features_
-    kinds = {kind: name for name, kind in KINDS.items()}
-    foreign = [s for s in model.evidence_ if type(s) not in kinds]
-    if foreign:
+    sources = source_names(model.evidence_)
+    if not set(sources) <= set(KINDS):
         raise ModelFileError(
             "a model with a base classifier of your own cannot be saved, since it would have "
             "to be pickled; use base='kernel', 'forest', 'boosting' or 'auto'"
@@ -57,7 +56,7 @@ def to_file(model: Any) -> tuple[dict[str, Any], Tensors]:
         "feature_names_in": _plain(getattr(model, "feature_names_in_", None)),
         "levels": {str(k): list(v) for k, v in features.levels.items()},
         "row_length": features.row_length,
-        "evidence": [kinds[type(source)] for source in model.evidence_],
+        "evidence": sources,
         "label_names": _plain(model.label_names_),
         "multilabel": model.multilabel_,
         "classes": None if model.multilabel_ else _plain(model.classes_),

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Literal, ParamSpec
+from typing import Annotated, Any, ParamSpec
 
 import numpy as np
 import typer
@@ -51,7 +51,6 @@ ExcludeOption = Annotated[
 MissingOption = Annotated[
     bool, typer.Option("--allow-missing-labels", help="Empty label cells mean: not observed.")
 ]
-BaseName = Literal["auto", "kernel", "forest", "boosting", "none"]
 RowsOption = Annotated[
     str, typer.Option("--rows", help="auto, all, or a split of the file: train, val, test.")
 ]

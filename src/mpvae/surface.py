@@ -10,7 +10,7 @@ from scipy.special import ndtri
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import validate_data
 
-from mpvae import labels
+from mpvae import labels, observed
 from mpvae.errors import ConfigError, DataError
 from mpvae.features import FeatureMap, Matrix, refuse_infinite
 
@@ -97,7 +97,11 @@ class MultiLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
                 raise DataError(f"y_val holds other classes than y, {list(self.classes_)}")
             Y = np.where(missing, np.nan, values == self.classes_[1]).astype(np.float32)
         if Y.shape[0] != X.shape[0]:
-            raise DataError(f"X_val has {X.shape[0]} rows but y_val has {Y.shape[0]}")
+            raise DataError(
+                f"X_val has {X.shape[0]} rows but y_val has {Y.shape[0]}; give labels for each"
+            )
+        if not observed.has_observed(Y):
+            raise DataError("y_val holds no observed label, NaN alone; leave it out")
         return X, Y
 
     def _encode(self, X: Any) -> Matrix:

@@ -4,6 +4,7 @@ import math
 import os
 from typing import Any, NamedTuple, Self
 
+import joblib
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
@@ -60,6 +61,10 @@ class Trees(NamedTuple):
             child = np.where(goes_left, self.left[node], self.right[node])
             node = np.where(inner, child, node)
 
+    def leaf_numbers(self) -> NDArray[np.int64]:
+        """Of each node how many leaves stand before it, itself not counted, (nodes,)."""
+        return np.cumsum(self.feature < 0) - (self.feature < 0)
+
     def check(self, n_features: int) -> None:
         """Refuse nodes that lead nowhere, in circles, or out of the arrays: ValueError."""
         n = len(self.feature)
@@ -112,6 +117,6 @@ def leaf_matrix(leaves: NDArray[np.int64], n_nodes: int, dtype: Any) -> sp.csr_a
 
 
 def n_threads() -> int:
-    """As many as there are cores, or as OpenMP is told to take."""
+    """As many as there are cores to run on, or as OpenMP is told to take."""
     told = os.environ.get("OMP_NUM_THREADS", "")
-    return max(1, min(os.cpu_count() or 1, int(told) if told.isdecimal() else 64))
+    return max(1, min(int(joblib.cpu_count()), int(told) if told.isdecimal() else 64))
