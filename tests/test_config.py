@@ -142,13 +142,16 @@ def test_an_unknown_preset_is_refused_by_name():
 )
 def test_fast_and_best_are_the_default_with_fewer_or_more_networks(shape):
     default, fast, best = (resolve(name, {}, shape) for name in ("default", "fast", "best"))
-    assert (fast.n_members, default.n_members, best.n_members) == (3, 5, 15)
+    assert (fast.n_members, default.n_members, best.n_members) == (2, 5, 15)
     columns = [settings.kernel_features for settings in (fast, default, best)]
     assert columns == ([200, 500, 1000] if shape is SHAPE else [0, 0, 0])
     same = {"n_members", "kernel_features", "max_epochs", "patience"}
-    for other in (fast, best):
+    widths = {"hidden", "hidden_labels", "hidden_decoder"}
+    for other, may_change in ((fast, same | widths), (best, same)):
         changed = {n for n, v in asdict(other).items() if v != getattr(default, n)}
-        assert changed <= same
+        assert changed <= may_change
+    for name in widths:
+        assert tuple(2 * w for w in getattr(fast, name)) == getattr(default, name)
     assert best.max_epochs == default.max_epochs
     # A quarter of the steps, but never fewer than 20 passes.
     quarter = math.ceil(default.max_epochs / 4)

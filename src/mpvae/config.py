@@ -293,11 +293,16 @@ def _default(shape: DataShape) -> dict[str, Any]:
 
 def _fast(shape: DataShape) -> dict[str, Any]:
     values = _default(shape)
-    return values | {
-        "n_members": 3,
-        "steps": values["steps"] // 4,
-        "kernel_features": min(values["kernel_features"], 200),
-    }
+    half = {name: tuple(width // 2 for width in values[name]) for name in _WIDTHS}
+    return (
+        values
+        | half
+        | {
+            "n_members": 2,
+            "steps": values["steps"] // 4,
+            "kernel_features": min(values["kernel_features"], 200),
+        }
+    )
 
 
 def _best(shape: DataShape) -> dict[str, Any]:
