@@ -21,6 +21,7 @@ from mpvae.data import simulate_probit
 from mpvae.decisions import apply_threshold
 from mpvae.forest import Forest
 from mpvae.metrics import DECISION_METRICS
+from mpvae.ridge import KernelRidge
 
 
 def drawn(n: int, first_row: int = 0) -> Part:
@@ -102,7 +103,7 @@ def test_mpvae_is_scored_by_what_predict_gives(monkeypatch):
         validation_scores_ = dict.fromkeys(DECISION_METRICS, 0.7)
         rules_ = {"example_f1": "joint", "subset": "threshold"}  # noqa: RUF012
         settings_ = resolve("default", {}, DataShape(100, 40, 3))
-        evidence_ = (object.__new__(Forest), object())
+        evidence_ = (object.__new__(Forest), object.__new__(KernelRidge))
 
         def fit(self, X, Y):
             assert len(Y) == len(LEARN.Y)
@@ -118,7 +119,7 @@ def test_mpvae_is_scored_by_what_predict_gives(monkeypatch):
     method = replace(PEERS["mpvae"], build=lambda settings, seed, rows: Model())
     monkeypatch.setitem(PEERS, "mpvae", method)
     content = peers.contents("mpvae", 0, LEARN, TEST)["mpvae"]
-    made = {"kernel_features": 500, "quantiles": False, "evidence": ["forest"]}
+    made = {"kernel_features": 500, "quantiles": False, "evidence": ["forest", "kernel"]}
     assert content["resolved"] == made
     scores = content["scores"]
     assert scores["held_out"]["example_f1"] == 1
