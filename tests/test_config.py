@@ -268,6 +268,12 @@ def test_the_default_widens_for_many_labels_of_many_features_only():
     many_rows = resolve("default", {}, DataShape(13_000, 500, 983))
     assert len(many_rows.hidden_decoder) > len(text.hidden_decoder)
     assert (many_rows.lambda_rank, many_rows.dropout_inputs) == (0, 0)
+    news = [
+        resolve("default", {}, DataShape(n, 1006, 20, sparse))
+        for n, sparse in ((20_000, True), (5000, True), (20_000, False))
+    ]
+    assert [s.dropout_inputs > 0 for s in news] == [True, False, False]
+    assert {s.hidden for s in news} == {(256, 256)}
     for other in (birds, genes):
         assert (other.hidden, other.lambda_rank, other.dropout_inputs) == ((256, 256), 0, 0)
     assert resolve("default", {"max_epochs": 100}, SHAPE).patience == 25

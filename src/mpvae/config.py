@@ -23,7 +23,7 @@ MAX_LATENT_DIM = 21201
 FEW_FEATURES = 30
 """Below this a table is learnt with larger steps, more of them, and little dropout."""
 MANY_ROWS = 10_000
-"""Rows from which many labels of many features get a deeper decoder and no ranking term."""
+"""Rows from which texts are learnt otherwise: of many labels with a deeper decoder."""
 
 
 def _doc(text: str) -> Any:
@@ -312,7 +312,10 @@ def _best(shape: DataShape) -> dict[str, Any]:
 
 def _networks_alone(shape: DataShape) -> dict[str, Any]:
     if shape.n_labels < 100 or shape.n_features < 100:
-        return _plain_default(shape)
+        plain = _plain_default(shape)
+        if shape.sparse and shape.n_features >= 100 and shape.n_rows >= MANY_ROWS:
+            plain |= {"dropout_inputs": 0.3, "dropout_decoder": 0.5}
+        return plain
     # Many labels of many features, as tags of texts. What measures best on held-out rows
     # depends on how many rows there are to learn from (docs/choices.md).
     if shape.n_rows >= MANY_ROWS:
