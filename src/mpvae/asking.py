@@ -30,6 +30,7 @@ from mpvae.shell import (
 from mpvae.terminal import (
     check_suffix,
     hand_over,
+    made_of,
     out,
     plain,
     print_held_out,
@@ -205,8 +206,7 @@ def info(model_folder: ModelArgument, as_json: JsonOption = False) -> None:
     out.print(
         f"[b]{plain(model_folder)}[/b]: {model.n_features_in_} features -> "
         f"{len(model.label_names_)} labels ({plain(names)}); "
-        f"{', '.join([f'{len(model.networks_)} networks', *source_names(model.evidence_)])}; "
-        f"preset {model.preset}, metric {model.metric}"
+        f"{made_of(model)}; preset {model.preset}, metric {model.metric}"
     )
     print_held_out(model)
     print_pairs(model, 5)

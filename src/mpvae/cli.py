@@ -39,6 +39,7 @@ from mpvae.shell import (
 )
 from mpvae.terminal import (
     err,
+    made_of,
     out,
     plain,
     print_held_out,
@@ -215,8 +216,7 @@ def fit(
         out.print(
             f"[b]{plain(table.name)}[/b]: {summary['rows']} rows, "
             f"{summary['features']} features, {summary['labels']} labels; "
-            f"{', '.join([f'{len(model.networks_)} networks', *summary['base']])} in "
-            f"{summary['seconds']:.1f} s"
+            f"{made_of(model)} in {summary['seconds']:.1f} s"
         )
         print_held_out(model)
         out.print(f"Model saved in {plain(folder)}")

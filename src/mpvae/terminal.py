@@ -11,6 +11,7 @@ from rich.table import Table
 
 from mpvae.errors import ConfigError
 from mpvae.estimator import MPVAEClassifier
+from mpvae.evidence import source_names
 from mpvae.tuned import Tuned
 
 out = Console(highlight=False, soft_wrap=True, emoji=False)
@@ -58,6 +59,11 @@ def print_scores(scores: dict[str, float], heading: str) -> None:
     for name, value in scores.items():
         table.add_row(title(name), f"{value:.4f}")
     out.print(table)
+
+
+def made_of(model: MPVAEClassifier) -> str:
+    """Networks of a model, and who else was asked."""
+    return ", ".join([f"{len(model.networks_)} networks", *source_names(model.evidence_)])
 
 
 def print_held_out(model: MPVAEClassifier) -> None:
