@@ -14,13 +14,15 @@ import scipy.sparse as sp
 import torch
 from scipy.special import ndtr, ndtri
 from scipy.stats import norm
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LinearRegression, LogisticRegression, RidgeClassifier
 from sklearn.multiclass import OneVsRestClassifier
-from sklearn.multioutput import MultiOutputClassifier
+from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
 from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from mpvae import (
     ConfigError,
@@ -114,25 +116,97 @@ def test_what_can_be_asked(base):
     check_base(base)
 
 
-@pytest.mark.parametrize("of_two", [TREES, MultiOutputClassifier(LogisticRegression())])
-def test_a_classifier_gets_the_weights_of_rows(of_two):
-    """If it takes any: a row of no weight is then as if it were not there."""
-    weight = np.where(np.arange(N) < 100, 1.0, 1e-12)
-    (source,), _ = fit_evidence([of_two], X, Y, weight, 0)
-    found, expected = (
-        np.array(model.predict_proba(ASK))
-        for model in (source.model, clone(of_two).fit(X, Y, sample_weight=weight))
-    )
-    np.testing.assert_array_equal(found, expected)
-    plain = np.array(clone(of_two).fit(X, Y).predict_proba(ASK))
-    assert np.abs(found - plain).max() > 0.01
+@pytest.mark.parametrize(
+    "base",
+    [
+        TREES,
+        MultiOutputClassifier(LogisticRegression()),
+        LOGISTIC,
+        ClassifierChain(LogisticRegression()),
+        make_pipeline(StandardScaler(with_std=False), KNeighborsClassifier(40)),
+    ],
+    ids=["trees", "multi-output", "one-vs-rest", "chain", "pipeline"],
+)
+def test_a_classifier_learns_from_weighted_rows(base):
+    """As weights if it takes any, else as repetitions."""
+    weight = np.where(Y[:, 0] == 1, 9.0, 1.0)
+    (heavy,), _ = fit_evidence([base], X, Y, weight, 0)
+    (light,), _ = fit_evidence([base], X, Y, ONES, 0)
+    p, q = (source.fitted.probits(ASK)[:, 0] for source in (heavy, light))
+    assert p.mean() > q.mean() + 0.3
+
+
+def test_the_same_seed_gives_the_same_answer_of_a_classifier_without_one():
+    base = RandomForestClassifier(10)
+    one, same, other = (fit_evidence([base], X, Y, ONES, seed)[0][0] for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one.evidence(ASK), same.evidence(ASK))
+    assert (one.evidence(ASK) != other.evidence(ASK)).any()
+    assert base.random_state is None  # the caller's is left as it was
+    nested = make_pipeline(StandardScaler(), RandomForestClassifier(5, random_state=3))
+    (source,), _ = fit_evidence([nested], X, Y, ONES, 0)
+    assert source.fitted.model[-1].random_state == 3
+
+
+WRAPPED = [LOGISTIC, MultiOutputClassifier(LogisticRegression()), TREES, KNeighborsClassifier()]
+WRAPPED.append(ClassifierChain(LogisticRegression()))
+
+
+@pytest.mark.parametrize("base", WRAPPED, ids=lambda base: type(base).__name__)
+@pytest.mark.parametrize(
+    "labels",
+    [
+        (np.arange(N) == 3)[:, None],
+        Y[:, :1],
+        np.column_stack([Y, np.arange(N) == 3, ONES, 0 * ONES]),
+        np.column_stack([ONES, 0 * ONES]),
+    ],
+    ids=["one rare", "one", "some constant", "all constant"],
+)
+def test_labels_that_are_constant_somewhere(base, labels):
+    labels = labels.astype(float)
+    (source,), (left_out,) = fit_evidence([base], X, labels, ONES, 0)
+    assert left_out.shape == labels.shape
+    found = source.evidence(ASK)
+    assert np.isfinite(found).all()
+    share = labels.mean(0)
+    for j in np.flatnonzero((share == 0) | (share == 1)):
+        assert (np.sign(found[:, j]) == (1 if share[j] else -1)).all()
+
+
+def test_a_label_never_observed_is_as_likely_as_not():
+    holes = Y.copy()
+    holes[:, 1] = np.nan
+    (source,), _ = fit_evidence([LOGISTIC], X, holes, ONES, 0)
+    np.testing.assert_allclose(source.evidence(ASK)[:, 1], 0, atol=1e-9)
+
+
+class Strange(ClassifierMixin, BaseEstimator):
+    """Answers as it is told to."""
+
+    def __init__(self, answer=None):
+        self.answer = answer
+
+    def fit(self, X, y):
+        return self
+
+    def predict_proba(self, X):
+        return self.answer(len(X))
 
 
 @pytest.mark.parametrize(
-    "takes_none", [KNeighborsClassifier(), MultiOutputClassifier(KNeighborsClassifier())]
+    ("base", "says"),
+    [
+        (LogisticRegression(), "base LogisticRegression failed to fit: .*OneVsRestClassifier"),
+        (Strange(lambda n: np.full((n, L), np.nan)), "no probabilities"),
+        (Strange(lambda n: np.full((n, L), 1.2)), "no probabilities"),
+        (Strange(lambda n: np.full((n, L + 1), 0.2)), r"expected \(30, 3\)"),
+    ],
+    ids=["one label", "nan", "above one", "columns"],
 )
-def test_a_classifier_that_takes_no_weights_gets_none(takes_none):
-    fit_evidence([takes_none], X, Y, np.linspace(1, 2, N), 0)
+def test_a_classifier_that_fails_is_named(base, says):
+    with pytest.raises(ConfigError, match=says):
+        fit_evidence([base], X, Y, ONES, 0)
+    fit_evidence([Strange(lambda n: np.full((n, L), 0.2))], X, Y, ONES, 0)  # needs no classes_
 
 
 def test_validation_rows_are_checked_before_anybody_is_asked(monkeypatch):
@@ -338,6 +412,9 @@ def test_a_classifier_is_asked_out_of_fold(base, labels):
         fitted = type(base)(**base.get_params(deep=False))
         fitted.fit(X[folds != fold], filled[folds != fold])
         P[folds == fold] = probability(fitted, X[folds == fold], n_labels)
+        seen = np.nan_to_num(labels[folds != fold])
+        for j in np.flatnonzero(seen.min(0) == seen.max(0)):  # its share, with half a row more
+            P[folds == fold, j] = (seen[:, j].sum() + 0.5) / (len(seen) + 1)
     q = np.clip(ndtri(P), -5, 5)
     slope, shift = fit_line(labels, q)
     np.testing.assert_allclose(left_out, np.clip(slope * q + shift, -5, 5), 0, 1e-6)  # float32

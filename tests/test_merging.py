@@ -17,8 +17,8 @@ def test_features_that_come_with_other_labels_keep_copies():
     for a, b, w in zip(x[:, 0], y[:, 0], weight * 19 / weight.sum(), strict=True):
         found.setdefault((a, b), []).append(w)
     assert {key: len(parts) for key, parts in found.items()} == {
-        (0.0, 0): 3,  # 9 rows are 3 times the fewest
-        (0.0, 1): 1,
+        (0.0, 0): 9,
+        (0.0, 1): 3,
         (1.0, 1): 1,  # no other labels: left out with all its copies
     }
     assert {key: sum(parts) for key, parts in found.items()} == pytest.approx(
@@ -27,11 +27,11 @@ def test_features_that_come_with_other_labels_keep_copies():
 
 
 def test_copies_are_few_and_a_weight_is_a_repetition():
-    X = np.array([[0.0]] * 101)
-    Y = np.array([[0]] * 100 + [[1]])
-    repeated = merge_equal_rows(X, Y, np.ones(101))
-    assert len(repeated[2]) == MAX_COPIES + 1
-    weighted = merge_equal_rows(X[[0, 100]], Y[[0, 100]], np.array([100.0, 1.0]))
+    X = np.array([[0.0]] * 1001)
+    Y = np.array([[0]] * 1000 + [[1]])
+    repeated = merge_equal_rows(X, Y, np.ones(1001))
+    assert 2 * MAX_COPIES - 1 <= len(repeated[2]) <= 2 * MAX_COPIES + 1  # of two rows
+    weighted = merge_equal_rows(X[[0, 1000]], Y[[0, 1000]], np.array([1000.0, 1.0]))
     for a, b in zip(repeated, weighted, strict=True):
         np.testing.assert_allclose(a, b)
 

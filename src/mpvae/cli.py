@@ -164,7 +164,7 @@ def fit(
 
     Columns that are not labels are features: numbers are standardised, text becomes
     categories, missing values are allowed. Decision thresholds are chosen on rows held out of
-    training. Ctrl-C stops early and keeps the best model so far.
+    training. Ctrl-C while the networks are trained stops early and keeps the best so far.
 
     Example: `mpvae fit sites.csv --labels 'species_*' --exclude site_id --out model`
     """

@@ -7,29 +7,24 @@ the probit scale.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
-from sklearn.base import clone, is_classifier
-from sklearn.utils.validation import has_fit_parameter
 
-from mpvae import calibration
 from mpvae.boosting import Boosting, fit_boosting
 from mpvae.config import Preset
-from mpvae.data import stratified_folds
 from mpvae.errors import ConfigError
-from mpvae.features import Matrix, dense, with_short_positions
+from mpvae.features import Matrix, with_short_positions
 from mpvae.forest import Forest, fit_forest
+from mpvae.own_classifier import OwnClassifier, can_be_asked, fit_classifier
 from mpvae.ridge import KernelRidge, fit_kernel_ridge
-from mpvae.rows import FARTHEST, in_sum
+from mpvae.rows import in_sum
 
 MIN_ROWS, MAX_ROWS = 50, 50_000
 MAX_ENTRIES = 20_000_000
 """Rows, and rows times labels, within which "auto" asks anyone."""
-_FOLDS = 5
 
 
 class Source(Protocol):
@@ -64,7 +59,7 @@ def source_names(sources: Sequence[Source]) -> list[str]:
     """Names of sources; of a classifier that of its class."""
     names: dict[type, str] = {kind: name for name, kind in KINDS.items()}
     return [
-        type(source.model).__name__ if isinstance(source, _Classifier) else names[type(source)]
+        source.name if isinstance(source, OwnClassifier) else names[type(source)]
         for source in sources
     ]
 
@@ -76,7 +71,7 @@ def check_base(base: Any) -> None:
     for one in base if several else [base]:
         named = isinstance(one, str) and (one in _NAMED or (one == "auto" and not several))
         nothing = one is None and not several
-        if not (named or nothing or _can_be_asked(one)):
+        if not (named or nothing or can_be_asked(one)):
             raise ConfigError(
                 f"base must be None, 'auto', {names}, a classifier with predict_proba, or a "
                 f"list of the last {len(_NAMED) + 1}, got {one!r}"
@@ -133,7 +128,7 @@ def fit_evidence(
     found: list[NDArray[np.float32]] = []
     for one in asked:
         on_source(one if isinstance(one, str) else type(one).__name__)
-        fit = _NAMED[one] if isinstance(one, str) else _Classifier(one).fit
+        fit = _NAMED[one] if isinstance(one, str) else partial(fit_classifier, one)
         source, left_out = fit(X, Y, weight, seed)
         sources.append(source)
         found.append(left_out.astype(np.float32))
@@ -150,62 +145,3 @@ def evidence_of(sources: Sequence[Source], X: Matrix) -> NDArray[np.float32]:
     """What the sources say together about each row, (n, L)."""
     X = with_short_positions(X)
     return in_sum([source.evidence(X) for source in sources])
-
-
-def _can_be_asked(one: Any) -> bool:
-    return not isinstance(one, type) and hasattr(one, "predict_proba") and is_classifier(one)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Classifier:
-    """A scikit-learn classifier, calibrated on its out-of-fold answers."""
-
-    model: Any
-    slope: NDArray[np.float64] | float = 1.0
-    shift: NDArray[np.float64] | float = 0.0
-
-    def evidence(self, X: Matrix) -> NDArray[np.float64]:
-        q = _probits(self.model, X, np.size(self.slope))
-        return np.asarray(self.slope * q + self.shift)
-
-    def weighted(self, weight: NDArray[np.float64]) -> "_Classifier":
-        return replace(self, slope=weight * self.slope, shift=weight * self.shift)
-
-    def fit(
-        self, X: Matrix, Y: Matrix, weight: NDArray[np.float64], seed: int
-    ) -> tuple["_Classifier", NDArray[np.float64]]:
-        truth = dense(Y)
-        filled = np.nan_to_num(truth).astype(np.int64)  # a label not observed counts as absent
-        n, L = truth.shape
-        if L == 1:  # scikit-learn wants one label as a vector
-            filled = filled[:, 0]
-        folds = stratified_folds(Y, min(_FOLDS, n), seed=seed)
-        left_out = np.empty((n, L))
-        for fold in np.unique(folds):
-            learn, away = np.flatnonzero(folds != fold), np.flatnonzero(folds == fold)
-            model = _fitted(self.model, X[learn], filled[learn], weight[learn])
-            left_out[away] = _probits(model, X[away], L)
-        slope, shift = calibration.fit_line(Y, left_out, weight)
-        whole = _fitted(self.model, X, filled, weight)
-        return _Classifier(whole, slope, shift), slope * left_out + shift
-
-
-def _fitted(model: Any, X: Matrix, Y: NDArray[np.int64], weight: NDArray[np.float64]) -> Any:
-    """A copy of the model fitted to the rows, with their weights if these differ."""
-    each = getattr(model, "estimator", model)  # of scikit-learn's wrappers for several labels
-    takes_weight = all(has_fit_parameter(one, "sample_weight") for one in (model, each))
-    if takes_weight and weight.min() < weight.max():
-        return clone(model).fit(X, Y, sample_weight=weight)
-    return clone(model).fit(X, Y)
-
-
-def _probits(model: Any, X: Matrix, n_labels: int) -> NDArray[np.float64]:
-    """Probit of a classifier's probabilities, in whichever of three ways it returns them."""
-    found, classes = model.predict_proba(X), model.classes_
-    if n_labels == 1 and not isinstance(found, list):
-        found, classes = [found], [classes]
-    if isinstance(found, list):  # for each label, a column for each class seen in training
-        found = np.column_stack(
-            [p @ np.asarray(c, float) for p, c in zip(found, classes, strict=True)]
-        )
-    return np.asarray(np.clip(ndtri(np.asarray(found, np.float64)), -FARTHEST, FARTHEST))

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from mpvae.errors import DataError
 from mpvae.features import row_keys
 
-MAX_COPIES = 5
-"""Of a row whose features come with other labels too."""
+MAX_COPIES = 30
+"""Of rows whose features come with other labels too, on average."""
 
 
 def merge_equal_rows(
@@ -20,9 +20,10 @@ def merge_equal_rows(
 ) -> tuple[Any, Any, NDArray[np.float64]]:
     """Distinct rows in an order that depends on their content alone, with summed weights.
 
-    Where rows of equal features differ in labels, as on tables of a few categories, a row's
-    weight is spread over up to `MAX_COPIES` of it: to leave out all rows that have these
-    labels would leave none to learn them from.
+    Where rows of equal features differ in labels, as on tables of a few categories, a row
+    stays as often as its weight says, the smallest weight given being one row; up to
+    `MAX_COPIES` of each row on average. To leave out all rows that have these labels would
+    leave none to learn them from, and settings go by the number of rows.
     """
     if not weight.any():
         raise DataError("all sample weights are 0, no class is left; give some row a weight")
@@ -35,8 +36,9 @@ def merge_equal_rows(
     _, kind, n_kinds = np.unique(
         of_features[first], axis=0, return_inverse=True, return_counts=True
     )
-    often = np.clip(np.rint(summed / summed.min()), 1, MAX_COPIES).astype(np.int64)
-    copies = np.where(n_kinds[kind.ravel()] > 1, often, 1)
+    often = np.where(n_kinds[kind.ravel()] > 1, summed / weight[kept].min(), 1.0)
+    often *= min(1.0, MAX_COPIES * len(often) / often.sum())
+    copies = np.maximum(np.rint(often), 1).astype(np.int64)
     rows, summed = np.repeat(rows, copies), np.repeat(summed / copies, copies)
     summed /= summed.mean()  # ratios alone count, and float32 does not hold 1e50
     return (X.iloc[rows] if isinstance(X, pd.DataFrame) else X[rows]), Y[rows], summed

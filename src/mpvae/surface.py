@@ -89,7 +89,7 @@ class MultiLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         labels.refuse_other_order(X_val, y_val)
         X = self._encode(X_val)
         if self.multilabel_:
-            Y = self._read_known_labels(y_val, allow_missing=allow_missing)
+            Y = self._read_known_labels(y_val, allow_missing=allow_missing, name="y_val")
         else:
             values = np.asarray(y_val).reshape(-1, 1)
             missing = pd.isna(values) if allow_missing else np.zeros(values.shape, bool)
@@ -138,18 +138,25 @@ class MultiLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
             return tuple(self.feature_names_in_)
         return tuple(map(str, range(self.n_features_in_)))
 
-    def _read_known_labels(self, y: Any, *, allow_missing: bool = False) -> Any:
+    def _read_known_labels(
+        self, y: Any, *, allow_missing: bool = False, name: str = "y"
+    ) -> Any:
         """Labels (n, L) in the order of the fitted ones; a frame is matched by its names."""
         y = labels.as_pandas(y)
         if isinstance(y, pd.DataFrame):
             y = y.rename(columns=str)
-            lacking = [name for name in self.label_names_ if name not in y.columns]
+            lacking = [label for label in self.label_names_ if label not in y.columns]
             if lacking:
-                raise DataError(f"y lacks {len(lacking)} labels of the model: {lacking[:5]}")
+                raise DataError(
+                    f"{name} lacks {len(lacking)} labels of the model: {lacking[:5]}"
+                )
             y = y[list(self.label_names_)]
         Y = labels.read_labels(y, allow_missing=allow_missing).Y
         if Y.shape[1] != len(self.label_names_):
-            raise DataError(f"y has {Y.shape[1]} labels, the model {len(self.label_names_)}")
+            raise DataError(
+                f"{name} has {Y.shape[1]} labels, the model {len(self.label_names_)}; give a "
+                "column for each"
+            )
         return Y
 
     def _wrap(self, values: NDArray[Any], X: Any, columns: NDArray[Any]) -> Any:
