@@ -36,6 +36,7 @@ from mpvae.terminal import (
     print_held_out,
     print_pairs,
     print_scores,
+    title,
 )
 
 
@@ -209,6 +210,11 @@ def info(model_folder: ModelArgument, as_json: JsonOption = False) -> None:
         f"{made_of(model)}; preset {model.preset}, metric {model.metric}"
     )
     print_held_out(model)
+    cuts = Table("decisions for", "threshold")
+    for name, cut in model.thresholds_.items():
+        by_label = f"{np.min(cut):.3f} to {np.max(cut):.3f}, by label"
+        cuts.add_row(title(name), f"{cut:.3f}" if np.ndim(cut) == 0 else by_label)
+    out.print(cuts)
     print_pairs(model, 5)
     table = Table("setting", "value", "meaning")
     for name, value in settings.items():

@@ -267,7 +267,7 @@ def tune_table(
     settings go to best.toml in the folder, for `mpvae fit --config`; all trials to trials.csv.
 
     Ctrl-C ends the search and keeps the best so far. The same command again goes on where
-    it stopped, with new time. Needs Optuna: `pip install "mpvae[tune]"`.
+    it stopped, with new time. Needs Optuna: `pip install optuna`.
 
     Example: `mpvae tune sites.csv --labels 'species_*' -x site_id --out tuned --minutes 30`
     """

@@ -85,8 +85,7 @@ def require_optuna() -> None:
     """Refuse to begin without it."""
     if importlib.util.find_spec("optuna") is None:
         raise MPVAEError(
-            "a search needs the package optuna, which is not installed; "
-            'run: pip install "mpvae[tune]"'
+            "a search needs the package optuna, which is not installed; run: pip install optuna"
         )
 
 
