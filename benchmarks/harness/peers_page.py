@@ -77,18 +77,32 @@ def duels(table: Table, ours: str, metric: str) -> list[Duel]:
     """Ours against the best rival on every table where both have a score."""
     found = []
     for data in DATA:
-        mine = _loss(table[data, ours], metric)
-        rivals = {m: v for m in RIVALS if (v := _loss(table[data, m], metric)) is not None}
-        if mine is None or not rivals:
-            continue
-        best = min(rivals, key=rivals.__getitem__)
-        error = standard_error(table[data, ours], table[data, best], metric)
-        found.append(Duel(data, metric, best, mine - rivals[best], error))
+        against = []
+        for rival in RIVALS:
+            a, b = comparable([table[data, ours], table[data, rival]], data)
+            if a.runs and b.runs:
+                behind = _loss(a, metric) - _loss(b, metric)
+                error = standard_error(a, b, metric, paired=not EVERY[data].official)
+                against.append(Duel(data, metric, rival, behind, error))
+        if against:
+            found.append(max(against, key=lambda duel: duel.behind))
     return found
 
 
-def standard_error(a: Summary, b: Summary, metric: str) -> float:
-    """Of the difference of two means over seeds."""
+def comparable(found: Sequence[Summary], data: str) -> list[Summary]:
+    """Where every seed has its own test rows, the seeds that all have run."""
+    if EVERY[data].official:
+        return list(found)
+    seeds = set.intersection(*(one.seeds for one in found))
+    return [one.of_seeds(seeds) for one in found]
+
+
+def standard_error(a: Summary, b: Summary, metric: str, *, paired: bool) -> float:
+    """Of the difference of two means over seeds; paired where a seed has its own test rows."""
+    if paired:
+        pairs = zip(a.values(metric, PROTOCOL), b.values(metric, PROTOCOL), strict=True)
+        apart = [x - y for x, y in pairs]
+        return statistics.stdev(apart) / math.sqrt(len(apart)) if len(apart) > 1 else 0.0
     return math.sqrt(sum((s.sd(metric, PROTOCOL) or 0.0) ** 2 / len(s.runs) for s in (a, b)))
 
 
@@ -96,7 +110,10 @@ def mean_ranks(
     table: Table, metric: str, methods: Sequence[str], data: Sequence[str]
 ) -> dict[str, float]:
     """Mean rank of each method over tables where all have a score; 1 is best."""
-    ranks = [rankdata([_loss(table[name, m], metric) for m in methods]) for name in data]
+    ranks = []
+    for name in data:
+        found = comparable([table[name, m] for m in methods], name)
+        ranks.append(rankdata([_loss(one, metric) for one in found]))
     return {m: statistics.mean(r[i] for r in ranks) for i, m in enumerate(methods)}
 
 
@@ -154,8 +171,12 @@ def _counts(found: list[Duel]) -> list[str]:
 def _ranks(table: Table) -> Iterator[str]:
     yield "## Mean rank"
     yield ""
-    data = [name for name in DATA if table[name, "mpvae"].runs]
-    methods = [m for m in EVERYWHERE if data and all(table[name, m].runs for name in data)]
+    methods = [m for m in EVERYWHERE if any(table[name, m].runs for name in DATA)]
+    data = [
+        name
+        for name in DATA
+        if methods and all(s.runs for s in comparable([table[name, m] for m in methods], name))
+    ]
     if not data:
         yield "Not run."
         yield ""
@@ -171,8 +192,8 @@ def _ranks(table: Table) -> Iterator[str]:
         ]
         yield _row([PEERS[method].title, *cells])
     yield ""
-    left_out = [PEERS[m].title for m in EVERYWHERE if m not in methods]
-    without = f"; without {', '.join(left_out)}, which lack a table" if left_out else ""
+    left_out = [name for name in DATA if name not in data]
+    without = f"; without {', '.join(left_out)}, where one has none" if left_out else ""
     yield f"{len(methods)} methods on {len(data)} of {len(DATA)} tables{without}."
     yield ""
 
@@ -190,7 +211,8 @@ def _losses(table: Table) -> Iterator[str]:
         return
     yield (
         f"MPVAE (default) is behind a rival in {len(lost)} of {len(found)} cells, in "
-        f"{sum(not d.close for d in lost)} of them by more than one standard error."
+        f"{sum(not d.close for d in lost)} of them by more than one standard error (of one run "
+        "each: by anything)."
     )
     yield ""
     yield from _header(["data set", "metric", "ours", "best rival", "", "behind by", "errors"])
@@ -228,6 +250,8 @@ def _scores(
     for name in data:
         losses = [_loss(table[name, m], metric) for m in (*EVERYWHERE, *SIX)]
         best = min((round(v, 4) for v in losses if v is not None), default=None)
+        if not any(table[name, m].runs for m in RIVALS):
+            best = None  # first of one
         cells = []
         for method in methods:
             found = table[name, method]

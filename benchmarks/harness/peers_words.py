@@ -54,14 +54,15 @@ they are. Not every rival's scores are meant as probabilities (MLARAM, SLEEC, C2
 """
 
 RANK = """
-Rank 1 is best, equal scores share a rank; over the methods that have a score on every table.
+Rank 1 is best, equal scores share a rank; over the tables on which every method has a score.
 """
 
 FIRST = """
 Each of the two against all rivals that ran on the table, not against each other. *Within one
-standard error*: behind the best rival by no more than sqrt(sd_a²/n_a + sd_b²/n_b), over the n
-seeds of either; a method that ran once counts with sd 0. Where each seed has its own split,
-both methods saw the same rows, which this error does not know: it is too large there.
+standard error*: behind the best rival by no more than the standard error of the difference
+over seeds. Where each seed has its own test rows, that is sd / sqrt(n) of the differences on
+the n seeds that both have run, and only these are compared; on official test rows it is
+sqrt(sd_a²/n_a + sd_b²/n_b), a method that ran once counting with sd 0.
 """
 
 PRESET = """

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,14 @@ class Summary:
     runs: list[dict[str, Any]]
     reason: str | None  # why there are none
     lacking: bool  # whether some seeds have no scores
+
+    def of_seeds(self, seeds: set[int]) -> "Summary":
+        """Of these seeds alone."""
+        return replace(self, runs=[run for run in self.runs if run["seed"] in seeds])
+
+    @property
+    def seeds(self) -> set[int]:
+        return {run["seed"] for run in self.runs}
 
     def values(self, metric: str, protocol: str = "validation") -> list[float]:
         return [run["scores"][protocol][metric] for run in self.runs]

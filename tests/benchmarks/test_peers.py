@@ -349,7 +349,7 @@ def test_the_page_shows_scores_losses_bars_and_times(tmp_path):
         in page
     )
     assert "| yeast | 1,500 | 917 | 103 | 14 | official |" in page
-    assert "5 methods on 1 of 18 tables; without MPVAE alone, extra trees" in page
+    assert "5 methods on 1 of 18 tables; without norberg_birds, norberg_vegetation, " in page
     assert "| yeast | 0.500 | not run |" in page  # the paper's six
 
 
@@ -402,3 +402,16 @@ def test_probabilities_that_were_kept_are_not_fitted_again(tmp_path, monkeypatch
     assert again["parameters"] == first["parameters"]
     assert again["seconds"] == first["seconds"]
     assert again["scores"]["held_out"] == pytest.approx(first["scores"]["held_out"], rel=1e-12)
+
+
+def test_where_seeds_have_their_own_rows_only_common_ones_are_compared(tmp_path):
+    """Ours on three splits, a rival on two of them: a hard third split must not count."""
+    assert not datasets.EVERY["sider"].official
+    store(tmp_path, "mpvae", [0.70, 0.60, 0.10], data="sider")
+    store(tmp_path, "forest", [0.69, 0.62], data="sider")
+    (duel,) = peers_page.duels(table(tmp_path), "mpvae", "micro_f1")
+    assert (duel.rival, duel.behind) == ("forest", pytest.approx(0.005))
+    # Differences of .01 and -.02: sd .0212, over sqrt(2).
+    assert duel.error == pytest.approx(0.015)
+    ranks = peers_page.mean_ranks(table(tmp_path), "micro_f1", ["mpvae", "forest"], ["sider"])
+    assert ranks == {"mpvae": 2, "forest": 1}
