@@ -105,7 +105,13 @@ def recovery() -> list[str]:
     return lines
 
 
-TABLES = {"accuracy": accuracy, "choices": choices, "speed": speed, "recovery": recovery}
+def peers() -> list[str]:
+    """Mean ranks as docs/peers.md has them."""
+    page = (ROOT / "docs" / "peers.md").read_text().split("## Mean rank\n")[1]
+    return [line for line in page.split("\n## ")[0].splitlines() if line.startswith("|")]
+
+
+TABLES = {"accuracy": accuracy, "peers": peers, "choices": choices, "speed": speed, "recovery": recovery}
 
 
 def main() -> None:
