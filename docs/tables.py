@@ -111,7 +111,13 @@ def peers() -> list[str]:
     return [line for line in page.split("\n## ")[0].splitlines() if line.startswith("|")]
 
 
-TABLES = {"accuracy": accuracy, "peers": peers, "choices": choices, "speed": speed, "recovery": recovery}
+TABLES = {
+    "accuracy": accuracy,
+    "peers": peers,
+    "choices": choices,
+    "speed": speed,
+    "recovery": recovery,
+}
 
 
 def main() -> None:
