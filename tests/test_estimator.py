@@ -432,7 +432,7 @@ def test_validation_rows_of_another_shape_are_refused():
     for bad in ({"X_val": X}, {"y_val": Y}):
         with pytest.raises(DataError, match="X_val and y_val belong together"):
             tiny().fit(X, Y, **bad)
-    with pytest.raises(DataError, match="y has 2 labels, the model 3"):
+    with pytest.raises(DataError, match="y_val has 2 labels, the model 3"):
         tiny().fit(X, Y, X, Y[:, :2])
     with pytest.raises(DataError, match="X_val has 60 rows but y_val has 59"):
         tiny().fit(X, Y, X, Y[1:])
