@@ -279,17 +279,16 @@ def _presets(table: Table) -> Iterator[str]:
     yield from paragraph(words.PRESET)
     yield from _header(["", *METRICS.values(), "tables"])
     for method in PRESETS:
-        data = [d for d in DATA if table[d, method].runs and table[d, "mpvae"].runs]
-        if not data:
+        both = [comparable([table[d, method], table[d, "mpvae"]], d) for d in DATA]
+        both = [pair for pair in both if all(one.runs for one in pair)]
+        if not both:
             yield _row([PEERS[method].title, *["not run"] * len(METRICS), "0"])
             continue
         gaps = []
         for metric in METRICS:
-            gap = [
-                _mean(table[d, method], metric) - _mean(table[d, "mpvae"], metric) for d in data
-            ]
+            gap = [_mean(ours, metric) - _mean(default, metric) for ours, default in both]
             gaps.append(f"{statistics.mean(gap):+.4f}")
-        yield _row([PEERS[method].title, *gaps, str(len(data))])
+        yield _row([PEERS[method].title, *gaps, str(len(both))])
     yield ""
     shown = [d for d in DATA if any(table[d, m].runs for m in PRESETS)]
     if shown:
