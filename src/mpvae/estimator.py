@@ -65,7 +65,7 @@ class MPVAEClassifier(JointQuestions):
         for each label from rows that none has seen: a kernel machine, a forest of extra
         trees, boosted trees, any scikit-learn multi-label classifier with ``predict_proba``
         (given the features scaled, without kernel features, a label not observed as absent,
-        and weights of rows if it takes any), or several. "auto": the three
+        rows weighted or, if it takes no weights, repeated), or several. "auto": the three
         named ones (in preset "fast" the kernel machine alone), up to 50,000 rows; None, and
         "auto" in the paper's presets: the networks alone.
     latent_dim, n_factors, hidden, hidden_labels, hidden_decoder

@@ -36,8 +36,7 @@ _NEWER_SETTINGS = {
 def to_file(model: Any) -> tuple[dict[str, Any], Tensors]:
     """Description (JSON values) and tensors of a fitted classifier."""
     features: FeatureMap = model.features_
-    sources = source_names(model.evidence_)
-    if not set(sources) <= set(KINDS):
+    if any(type(source) not in KINDS.values() for source in model.evidence_):
         raise ModelFileError(
             "a model with a base classifier of your own cannot be saved, since it would have "
             "to be pickled; use base='kernel', 'forest', 'boosting' or 'auto'"
@@ -56,7 +55,7 @@ def to_file(model: Any) -> tuple[dict[str, Any], Tensors]:
         "feature_names_in": _plain(getattr(model, "feature_names_in_", None)),
         "levels": {str(k): list(v) for k, v in features.levels.items()},
         "row_length": features.row_length,
-        "evidence": sources,
+        "evidence": source_names(model.evidence_),
         "label_names": _plain(model.label_names_),
         "multilabel": model.multilabel_,
         "classes": None if model.multilabel_ else _plain(model.classes_),
