@@ -6,6 +6,9 @@ Two yardsticks live in this file:
   all pairs of labels for the ranking term, automatic differentiation; 10,000 draws to predict);
 - the floor: the same networks and optimiser with a plain cross-entropy head.
 
+Rows of a batch share sets of draws, and draws come in pairs u, -u; how accurate the gradient
+then is, beside that of independent draws for every row, is measured too.
+
 Run it alone on the machine:
 
     python benchmarks/speed.py [--out benchmarks/results/speed.json]
@@ -19,20 +22,26 @@ import statistics
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 
-from mpvae import inference, kernel, losses
+from mpvae import inference, kernel, losses, training
 from mpvae.config import DataShape, Settings, resolve
+from mpvae.data import simulate_probit
 from mpvae.losses import mpvae_loss, probit_loss, term_weights
 from mpvae.networks import MPVAE
+from mpvae.rows import Rows
 
 BATCH, DRAWS, FEATURES = 128, 100, 100
+FEWER = 64  # what fewer draws would gain; what they would cost: see `measure_variance`
 LABELS = (14, 38, 100)
-BARS = {14: (4, 1.3), 38: (20, 1.5), 100: (90, 2.0)}
+BARS = {14: (4, 1.3), 38: (20, 1.2), 100: (90, 1.5)}
 PREDICT_ROWS, PREDICT_DRAWS = 1000, 10_000
 
 
@@ -76,9 +85,9 @@ class Step:
         loss.backward()
         self.optimizer.step()
 
-    def ours(self) -> None:
+    def ours(self, draws: int = DRAWS) -> None:
         branches = self._branches()
-        u = losses.normals((BATCH, DRAWS // 2, self.settings.n_factors), self.x)
+        u = losses.sets_of_draws(BATCH, draws // 2, self.network.B)
         self._update(
             mpvae_loss(branches, self.network.B, u, self.y, self.weight, self.settings).total
         )
@@ -133,23 +142,109 @@ def seconds(run, *args, repeats: int) -> float:
     return statistics.median(times)
 
 
-def alternate(first, second, *, repeats: int) -> tuple[float, float]:
-    """Median seconds of two things done in turn: a slow moment touches both alike."""
-    times: tuple[list[float], list[float]] = ([], [])
+def alternate(*runs, repeats: int) -> list[float]:
+    """Median seconds of things done in turn: a slow moment touches all alike."""
+    times: list[list[float]] = [[] for _ in runs]
     for k in range(repeats + 3):
-        for run, mine in zip((first, second), times, strict=True):
+        for run, mine in zip(runs, times, strict=True):
             start = time.perf_counter()
             run()
             if k >= 3:  # the first rounds warm up
                 mine.append(time.perf_counter() - start)
-    return statistics.median(times[0]), statistics.median(times[1])
+    return [statistics.median(mine) for mine in times]
+
+
+ESTIMATORS = {  # draws, in pairs u and -u, sets for the rows of a batch
+    "100, independent for every row": (100, False, BATCH),
+    "100 in pairs, for every row": (100, True, BATCH),
+    "100 in pairs, 16 sets": (100, True, 16),
+    "64 in pairs, 16 sets": (FEWER, True, 16),
+    "32 in pairs, 16 sets": (32, True, 16),
+}
+
+
+def measure_variance(repeats: int = 60) -> list[dict]:
+    """Mean squared error of the gradient of one batch, in units of that of the first estimator.
+
+    The error against the gradient of very many draws, bias included; with it the variance of
+    the gradient from batch to batch, in the same units: what a step's gradient is off anyway.
+    """
+    rows = []
+    for n_labels, epochs in ((38, 0), (38, 2), (38, 10), (100, 0), (100, 2), (100, 10)):
+        gradients = Gradients(n_labels, epochs)
+        torch.manual_seed(1)
+        batch = gradients.some_batch()
+        truth, _ = mean_and_spread(lambda g=gradients, b=batch: g(*b, 2000, True, BATCH), 10)
+        _, between = mean_and_spread(
+            lambda g=gradients: g(*g.some_batch(), 200, True, BATCH), 60
+        )
+        unit = None
+        for name, how in ESTIMATORS.items():
+            _, error = mean_and_spread(
+                lambda g=gradients, b=batch, how=how: g(*b, *how), repeats, truth
+            )
+            unit = unit or error
+            row = {"labels": n_labels, "epochs": epochs, "draws": name}
+            for k, part in enumerate(("networks", "loadings")):
+                row[part] = error[k] / unit[k]
+                row[f"{part}_between_batches"] = between[k] / unit[k]
+            rows.append(row)
+    return rows
+
+
+class Gradients:
+    """Gradients of a network after some epochs, by various draws."""
+
+    def __init__(self, n_labels: int, epochs: int) -> None:
+        data = simulate_probit(
+            4000, n_features=FEATURES, n_labels=n_labels, n_factors=5, seed=0
+        )
+        self.X, self.Y = data.X.astype("float32"), data.Y.astype("float32")
+        self.settings = replace(paper_settings(n_labels), max_epochs=max(epochs, 1))
+        learn = Rows(self.X, self.Y, np.ones(len(self.X)))
+        torch.manual_seed(0)
+        self.network = MPVAE(FEATURES, n_labels, self.settings)
+        if epochs:
+            done = training.train(learn, None, self.settings, metric="micro_f1", seed=0)
+            self.network = done.network
+        self.network.requires_grad_(True)
+
+    def some_batch(self):
+        """Which rows, and the noise of their codes."""
+        eps = torch.randn(BATCH, self.settings.latent_dim)
+        return torch.randint(len(self.X), (BATCH,)).numpy(), eps
+
+    def __call__(self, batch, eps, draws: int, pairs: bool, sets: int):
+        """Of the networks' weights, and of the loadings."""
+        x, y = torch.as_tensor(self.X[batch]), torch.as_tensor(self.Y[batch])
+        u = torch.randn(sets, draws // 2 if pairs else draws, self.settings.n_factors)
+        paired = replace(self.settings, n_draws=2 if pairs else 1)
+        branches, B = self.network(x, y, eps), self.network.B
+        self.network.zero_grad()
+        mpvae_loss(branches, B, u, y, torch.ones(BATCH), paired).total.backward()
+        others = [p.grad for name, p in self.network.named_parameters() if name != "B"]
+        return torch.cat([g.reshape(-1) for g in others]), B.grad.reshape(-1)
+
+
+def mean_and_spread(make, repeats: int, around=None):
+    """Means of vectors, and their mean squared distances from them or from ``around``."""
+    found = [make() for _ in range(repeats)]
+    columns = [torch.stack(column) for column in zip(*found, strict=True)]
+    centres = [column.mean(0) for column in columns] if around is None else around
+    lost = 1 if around is None else 0
+    spread = [
+        float((column - centre).square().sum() / (repeats - lost))
+        for column, centre in zip(columns, centres, strict=True)
+    ]
+    return centres, spread
 
 
 def measure_steps() -> list[dict]:
     rows = []
     for n_labels in LABELS:
         step = Step(n_labels)
-        floor, ours = alternate(step.floor, step.ours, repeats=300)
+        fewer = partial(step.ours, FEWER)
+        floor, ours, ours_fewer = alternate(step.floor, step.ours, fewer, repeats=300)
         plain, _ = alternate(step.plain, step.ours, repeats=5)
         rows.append(
             {
@@ -159,6 +254,9 @@ def measure_steps() -> list[dict]:
                 "plain_ms": 1e3 * plain,
                 "faster_than_plain": plain / ours,
                 "times_the_floor": ours / floor,
+                "fewer_ms": 1e3 * ours_fewer,
+                "fewer_faster_than_plain": plain / ours_fewer,
+                "fewer_times_the_floor": ours_fewer / floor,
             }
         )
     return rows
@@ -214,7 +312,7 @@ def memory_of(n_labels: int) -> float:
     network = MPVAE(FEATURES, n_labels, settings)
     optimizer = torch.optim.Adam(network.parameters(), fused=True)
     x, y = torch.randn(BATCH, FEATURES), (torch.rand(BATCH, n_labels) < 0.02).float()
-    u = losses.normals((BATCH, DRAWS // 2, 16), x)
+    u = losses.sets_of_draws(BATCH, DRAWS // 2, network.B)
     probit_loss(  # a small one first: what loading compiled code takes does not count
         torch.zeros(1, 1, 2), torch.zeros(2, 1), torch.zeros(1, 1, 1), torch.zeros(1, 2),
         torch.ones(1), term_weights(settings),
@@ -256,6 +354,7 @@ def main() -> None:
         "step": measure_steps(),
         "prediction": measure_prediction(),
         "memory": measure_memory(),
+        "variance": measure_variance(),
     }
     print(f"Training step: batch {BATCH}, {DRAWS} draws, full-rank loadings, paper's networks")
     print("labels   floor ms   ours ms   plain ms   vs plain (bar)     vs floor (bar)")
@@ -264,7 +363,20 @@ def main() -> None:
         print(
             f"{r['labels']:6d} {r['floor_ms']:10.2f} {r['ours_ms']:9.2f} {r['plain_ms']:10.1f}"
             f" {r['faster_than_plain']:9.1f}x (>= {plain_bar})"
-            f" {r['times_the_floor']:9.2f}x (<= {floor_bar})"
+            f" {r['times_the_floor']:9.2f}x"
+        )
+        print(
+            f"{FEWER:6d} draws in pairs: {r['fewer_ms']:7.2f} {'':10s}"
+            f" {r['fewer_faster_than_plain']:9.1f}x (>= {plain_bar})"
+            f" {r['fewer_times_the_floor']:9.2f}x (<= {floor_bar})"
+        )
+    print("\nError of a batch's gradient, 100 independent draws = 1; between batches beside it")
+    print("labels  epochs  draws                            networks (between)  loadings")
+    for r in result["variance"]:
+        print(
+            f"{r['labels']:6d} {r['epochs']:7d}  {r['draws']:31s} {r['networks']:9.2f}"
+            f" ({r['networks_between_batches']:6.1f})  {r['loadings']:7.2f}"
+            f" ({r['loadings_between_batches']:5.2f})"
         )
     print(f"\nPrediction of {PREDICT_ROWS} rows against {PREDICT_DRAWS} draws (bar: 700x)")
     for r in result["prediction"]:

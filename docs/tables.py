@@ -111,7 +111,141 @@ def peers() -> list[str]:
     return [line for line in page.split("\n## ")[0].splitlines() if line.startswith("|")]
 
 
+def steps() -> list[str]:
+    found = json.loads((RESULTS / "speed.json").read_text())["step"]
+    lines = [
+        "| labels | floor | 100 draws | against the floor | faster than plain | "
+        "64 draws, against the floor |",
+        "|---|---|---|---|---|---|",
+    ]
+    for r in found:
+        lines.append(
+            row(
+                str(r["labels"]),
+                [
+                    f"{r['floor_ms']:.1f} ms",
+                    f"{r['ours_ms']:.1f} ms",
+                    f"{r['times_the_floor']:.2f}x",
+                    f"{r['faster_than_plain']:.0f}x",
+                    f"{r['fewer_times_the_floor']:.2f}x",
+                ],
+            )
+        )
+    return lines
+
+
+def variance() -> list[str]:
+    found = json.loads((RESULTS / "speed.json").read_text())["variance"]
+    lines = [
+        "| labels | epochs | draws | networks (between batches) | loadings (between batches) |",
+        "|---|---|---|---|---|",
+    ]
+    for r in found:
+        cells = [
+            f"{r[part]:.2f} ({r[f'{part}_between_batches']:.1f})"
+            for part in ("networks", "loadings")
+        ]
+        lines.append(row(str(r["labels"]), [str(r["epochs"]), r["draws"], *cells]))
+    return lines
+
+
+def scale() -> dict:
+    return json.loads((RESULTS / "scale.json").read_text())
+
+
+def growth() -> list[str]:
+    lines = ["| | | time of a step | memory |", "|---|---|---|---|"]
+    for name in ("labels", "draws"):
+        found = scale()[name]
+        for size, run in zip(found["sizes"], found["runs"], strict=True):
+            cells = [f"{1e3 * run['seconds']:.1f} ms", f"{run['memory']:.0f} MB"]
+            lines.append(row(name, [f"{size:,}", *cells]))
+        cells = [f"{found['seconds_exponent']:.2f}", f"{found['memory_exponent']:.2f}"]
+        lines.append(row(f"**exponent in {name}**", ["", *cells]))
+    return lines
+
+
+def rows() -> list[str]:
+    found = scale()["rows"]
+    lines = ["| rows | time | memory |", "|---|---|---|"]
+    for size, run in zip(found["sizes"], found["runs"], strict=True):
+        seconds = run["seconds"] * size
+        lines.append(row(f"{size:,}", [f"{seconds:.1f} s", f"{run['memory']:.0f} MB"]))
+    cells = [f"{found['total_exponent']:.2f}", f"{found['memory_exponent']:.3f}"]
+    return [*lines, row("**exponent**", cells)]
+
+
+def extreme() -> list[str]:
+    found = scale()["extreme"]
+    return [
+        "| rows learnt per second | rows answered per second | memory | precision@5 | "
+        "best possible | among 100 labels | logistic, among these |",
+        "|---|---|---|---|---|---|---|",
+        row(
+            f"{found['fit_rows_per_second']:,.0f}",
+            [
+                f"{found['predict_rows_per_second']:,.0f}",
+                f"{found['memory'] / 1024:.1f} GB",
+                f"{found['precision_at_5']:.3f}",
+                f"{found['best_possible_precision_at_5']:.3f}",
+                f"{found['precision_at_5_of_100_labels']:.3f}",
+                f"{found['logistic_precision_at_5_of_100_labels']:.3f}",
+            ],
+        ),
+    ]
+
+
+def imdb() -> list[str]:
+    found = scale()["imdb"]
+    lines = ["| | time | memory | micro-F1 |", "|---|---|---|---|"]
+    for name in ("memory", "streamed"):
+        run = found[name]
+        score = f"{run['micro_f1']:.4f} ± {run['micro_f1_error']:.4f}"
+        cells = [f"{run['seconds']:.0f} s", f"{run['memory'] / 1024:.1f} GB", score]
+        lines.append(row("in memory" if name == "memory" else name, cells))
+    return [*lines, row("ratio", [f"{found['ratio']:.2f}", "", ""])]
+
+
+def processes() -> list[str]:
+    lines = [
+        "| batch | speed of two | loss of one, last epoch | of two | largest distance |",
+        "|---|---|---|---|---|",
+    ]
+    for batch, r in scale()["processes"].items():
+        off = max(map(abs, r["off_in_spreads"]))
+        lines.append(
+            row(
+                batch,
+                [
+                    f"{r['speedup']:.2f}x",
+                    f"{r['losses_alone'][-1]:.4f} ± {r['spread'][-1]:.4f}",
+                    f"{r['losses_two'][-1]:.4f}",
+                    f"{off:.1f} spreads between seeds",
+                ],
+            )
+        )
+    return lines
+
+
+def lost() -> list[str]:
+    found = scale()["lost"]
+    lines = ["| | time | micro-F1 on held-out rows |", "|---|---|---|"]
+    for name in ("undisturbed", "killed"):
+        run = found[name]
+        lines.append(row(name, [f"{run['seconds']:.0f} s", f"{run['scores']['micro_f1']:.6f}"]))
+    equal = "equal, bit for bit" if found["equal"] else "not equal"
+    return [*lines, row("weights", ["", equal])]
+
+
 TABLES = {
+    "steps": steps,
+    "variance": variance,
+    "growth": growth,
+    "rows": rows,
+    "extreme": extreme,
+    "imdb": imdb,
+    "processes": processes,
+    "lost": lost,
     "accuracy": accuracy,
     "peers": peers,
     "choices": choices,

@@ -3,10 +3,12 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import t as student_t
 
-from mpvae.associations import group_labels, pair_table
+from mpvae import associations
+from mpvae.associations import group_labels, group_many, pair_table, strongest_pairs
 from mpvae.errors import ConfigError
 
 
@@ -198,3 +200,34 @@ def test_the_correlation_is_left_as_it_was():
     before = correlation.copy()
     group_labels(correlation)
     np.testing.assert_array_equal(correlation, before)
+
+
+# ------------------------------------------------------------------------- very many labels
+
+
+@pytest.mark.parametrize("cells", [1, 100, 10**6])
+@pytest.mark.parametrize("top", [1, 7, 66])
+@pytest.mark.parametrize("M", [1, 3])
+def test_the_strongest_pairs_are_the_head_of_the_table(monkeypatch, cells, top, M):
+    monkeypatch.setattr(associations, "_CELLS", cells)
+    rng = np.random.default_rng(3)
+    A, G = rng.normal(size=(M, 12, 4)), rng.normal(size=(M, 12, 3))
+    names = [f"label {i}" for i in range(12)]
+    V, F = np.eye(12) + A @ A.transpose(0, 2, 1), G @ G.transpose(0, 2, 1)
+    whole = pair_table(names, V, F)
+    found = strongest_pairs(names, list(A), list(G), top)
+    # Inner products of four numbers, added in another order.
+    pd.testing.assert_frame_equal(found, whole[:top], rtol=1e-10, atol=1e-12)
+
+
+def test_many_labels_are_grouped_by_their_loadings():
+    """Three bundles of directions, as far from each other as can be."""
+    rng = np.random.default_rng(0)
+    group = np.repeat([0, 1, 2], [30, 20, 10])
+    A = 5 * np.eye(3)[group] + 0.1 * rng.normal(size=(60, 3))
+    for members in ([A], [A, A @ np.linalg.qr(rng.normal(size=(3, 3)))[0]]):
+        np.testing.assert_array_equal(group_many(members, 3), group)
+    assert len(set(group_many([A]))) == 20
+    for wrong in (0, 61, 1.5):
+        with pytest.raises(ConfigError, match="n_groups must be an integer from 1 to 60"):
+            group_many([A], wrong)

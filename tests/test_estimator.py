@@ -19,14 +19,19 @@ from mpvae import (
     DataError,
     MPVAEClassifier,
     MPVAEError,
+    associations,
+    estimator,
     inference,
     members,
     metrics,
+    questions,
 )
 from mpvae.calibration import apply_probit, fit_probit
+from mpvae.config import DataShape, resolve
 from mpvae.data import simulate_probit
 from mpvae.decisions import PAPER_THRESHOLDS
 from mpvae.progress import FitProgress
+from mpvae.rows import Rows
 
 METRICS = ("example_f1", "micro_f1", "macro_f1", "hamming", "subset")
 LOSS_TERMS = ("total", "ce_x", "ce_y", "rank_x", "rank_y", "entropy_x", "entropy_y", "kl")
@@ -581,6 +586,15 @@ def test_covariances_are_what_they_claim_to_be(model):
     correlation = model.correlation_
     np.testing.assert_array_equal(np.diag(correlation), 1)
     assert np.abs(correlation).max() <= 1
+    names = list(model.label_names_)
+    block = model.correlation_block(names[1:3], names)
+    assert (block.index.tolist(), block.columns.tolist()) == (names[1:3], names)
+    np.testing.assert_allclose(block, correlation[1:3], rtol=0, atol=1e-14)
+    np.testing.assert_allclose(
+        model.correlation_block(names[::-1]), correlation[::-1, ::-1], rtol=0, atol=1e-14
+    )
+    with pytest.raises(DataError, match="'nobody' is no label of the model"):
+        model.correlation_block(["nobody"])
     embedding = model.label_embedding_
     np.testing.assert_array_equal(embedding, np.tril(embedding))
     np.testing.assert_allclose(embedding @ embedding.T, model.sigma_g_, rtol=1e-12)
@@ -716,3 +730,56 @@ def test_without_held_out_rows_recalibration_changes_nothing():
         for flag in (False, True)
     )
     np.testing.assert_array_equal(changed.predict_proba(X), plain.predict_proba(X))
+
+
+# ------------------------------------------------------------------------- very many labels
+
+
+def test_the_most_probable_labels(monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(90, 4))
+    Y = (X @ rng.normal(size=(4, 12)) + rng.normal(size=(90, 12)) > 1).astype(int)
+    model = MPVAEClassifier(
+        hidden=8, latent_dim=2, n_draws=4, n_members=2, max_epochs=3, random_state=0
+    ).fit(X, Y)
+    P = model.predict_proba(X)
+    for entries in (1, 50, 10**6):
+        monkeypatch.setattr(estimator, "_TOP_ENTRIES", entries)
+        for k in (1, 3, 12):
+            names, top = model.predict_top(X, k)
+            # Rows in batches of another size: sums in another order.
+            np.testing.assert_allclose(top, -np.sort(-P, axis=1)[:, :k], rtol=1e-9)
+            which = np.array([[int(n.removeprefix("label_")) for n in row] for row in names])
+            np.testing.assert_allclose(np.take_along_axis(P, which, 1), top, rtol=1e-9)
+    for wrong in (0, 13, 2.0, True):
+        with pytest.raises(ConfigError, match="k must be an integer from 1 to 12"):
+            model.predict_top(X, wrong)
+
+
+def test_associations_of_many_labels_are_the_strongest_pairs(monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 3))
+    model = MPVAEClassifier(
+        hidden=8, latent_dim=2, n_draws=4, n_members=2, max_epochs=2, random_state=0, base=None
+    ).fit(X, (rng.random((60, 8)) < 0.4).astype(int))
+    whole = model.associations()
+    assert len(whole) == 28
+    pd.testing.assert_frame_equal(model.associations(top=5), whole[:5], rtol=1e-8)
+    monkeypatch.setattr(questions, "MAX_PAIRS", 10)
+    pd.testing.assert_frame_equal(model.associations(), whole[:10], rtol=1e-8)
+    with pytest.raises(ConfigError, match="top must be an integer"):
+        model.associations(top=0)
+    monkeypatch.setattr(associations, "MANY", 7)
+    assert set(model.label_groups(3)) == {0, 1, 2}
+
+
+def test_members_are_judged_on_some_rows_where_labels_are_very_many(monkeypatch):
+    assert [members.most_judged(n) for n in (2**10, 2**20)] == [2**12, 100]
+    monkeypatch.setattr(members, "most_judged", lambda n_labels: 9)
+    rng = np.random.default_rng(0)
+    X, Y = rng.normal(size=(60, 3)), (rng.random((60, 3)) < 0.4).astype(int)
+    settings = resolve("default", {"n_members": 3}, DataShape(60, 3, 3))
+    rows = Rows(X, Y, np.ones(60))
+    for learn, judge in members._splits(rows, None, settings, 0):
+        assert len(judge) == 9
+        assert not set(judge) & set(learn)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 EPS = float(torch.finfo(torch.float32).eps)
 
 
-def problem(n, R, H, L, seed=0, missing=False, spread=1.0):
+def problem(n, R, H, L, seed=0, missing=False, spread=1.0, share=1):
     """Arguments of the function under test, float32: v_mean, v_draw, t, row_weight."""
     g = torch.Generator().manual_seed(seed)
     t = 2 * (torch.rand(n, L, generator=g) < 0.3).float() - 1
@@ -31,19 +31,20 @@ def problem(n, R, H, L, seed=0, missing=False, spread=1.0):
         t[torch.rand(n, L, generator=g) < 0.3] = 0
         t[2] = 0  # no observed label at all
     v_mean = t[:, None] * spread * torch.randn(n, R, L, generator=g)
-    v_draw = t[:, None] * torch.randn(n, H, L, generator=g)
+    v_draw = torch.randn(-(-n // share), H, L, generator=g)
     return v_mean, v_draw, t, torch.rand(n, generator=g)
 
 
-def exact(v_mean, v_draw, t, row_weight, weights, antithetic):
+def exact(v_mean, v_draw, t, row_weight, weights, antithetic, share=1):
     """The torch code; where t = 0 its gradient is a number that the caller multiplies by t."""
     doubles = [x.double() for x in (v_mean, v_draw, t, row_weight)]
-    terms, dv_mean, dv_draw = losses._rows_value_and_gradient(*doubles, weights, antithetic)
-    observed = t.abs()[:, None]
-    return terms, dv_mean * observed, dv_draw * observed
+    terms, dv_mean, dv_draw = losses._rows_value_and_gradient(
+        *doubles, weights, antithetic, share
+    )
+    return terms, dv_mean * t.abs()[:, None], dv_draw
 
 
-def assert_agrees(arguments, weights, antithetic):
+def assert_agrees(arguments, weights, antithetic, share=1):
     """Compare with float64, up to the roundings that float32 cannot avoid.
 
     A label's log-probability is off by some roundings of itself, at most v^2 + log(L), and
@@ -57,10 +58,13 @@ def assert_agrees(arguments, weights, antithetic):
     larger than 1, 1 / sqrt(pi), e / n and 1.
     """
     v_mean, v_draw, t, row_weight = arguments
-    terms, dv_mean, dv_draw = kernel.rows_value_and_gradient(*arguments, weights, antithetic)
-    terms_, dv_mean_, dv_draw_ = exact(*arguments, weights, antithetic)
-    positive = exact(*arguments, replace(weights, entropy=0.0), antithetic)[1]
-    size = v_mean.abs().amax(1) + v_draw.abs().amax(1)  # (n, L)
+    terms, dv_mean, dv_draw = kernel.rows_value_and_gradient(
+        *arguments, weights, antithetic, share
+    )
+    terms_, dv_mean_, dv_draw_ = exact(*arguments, weights, antithetic, share)
+    positive = exact(*arguments, replace(weights, entropy=0.0), antithetic, share)[1]
+    of_row = np.arange(len(t)) // share
+    size = v_mean.abs().amax(1) + v_draw.abs().amax(1)[of_row]  # (n, L)
     labels = (size.square() + 4).sum(1).double()  # roundings in a row's log-likelihood
     relative = 2 * EPS * (labels + 8 + 2 * weights.rank_gain)[:, None, None]
     floor = 1e-30  # far below it exp(-v^2) is cut off
@@ -75,7 +79,12 @@ def assert_agrees(arguments, weights, antithetic):
     mixed = weights.entropy * row_weight * EPS * (16 + 2 * n) * math.e / n.clamp(min=1)
     mixed = (mixed / math.sqrt(math.pi))[:, None, None]
     assert ((dv_mean - dv_mean_).abs() <= relative * positive + mixed + floor).all()
-    bound = (relative * positive + mixed).sum(1, keepdim=True) + floor
+    # A sum over the rows that share draws: rounded once for each of them and each branch.
+    summed = relative + EPS * share * positive.shape[1]
+    bound = torch.zeros_like(dv_draw_[:, :1])
+    bound.index_add_(
+        0, torch.as_tensor(of_row), (summed * positive + mixed).sum(1, keepdim=True) + floor
+    )
     assert ((dv_draw - dv_draw_).abs() <= bound).all()
 
 
@@ -91,6 +100,13 @@ def test_kernel_equals_the_torch_code_in_float64(n_labels, missing, antithetic, 
     for seed, n_draws in enumerate((1, 4, 13, 50)):
         arguments = problem(6, 2, n_draws, n_labels, seed, missing)
         assert_agrees(arguments, weights, antithetic)
+
+
+@pytest.mark.parametrize("share", [2, 3, 6, 7])
+@pytest.mark.parametrize("antithetic", [False, True])
+def test_rows_that_share_draws(share, antithetic):
+    arguments = problem(7, 2, 9, 21, missing=True, share=share)
+    assert_agrees(arguments, TermWeights(0.5, 10.0, 0.5), antithetic, share)
 
 
 @pytest.mark.parametrize("ce", [0.0, 0.7])
@@ -117,7 +133,7 @@ def test_rows_without_a_pair_have_no_ranking_term_and_unobserved_labels_no_gradi
     assert (terms[1, :, 3:] > 0).all()
     unobserved = arguments[2] == 0
     assert (dv_mean.transpose(1, 2)[unobserved] == 0).all()
-    assert (dv_draw.transpose(1, 2)[unobserved] == 0).all()
+    assert (dv_draw.transpose(1, 2)[unobserved] == 0).all()  # no other row has these draws
 
 
 @pytest.mark.parametrize(("entropy", "floor"), VARIANTS)
@@ -208,7 +224,7 @@ def test_where_nothing_can_be_cached_it_compiles_without(monkeypatch):
         return lambda function: function
 
     monkeypatch.setattr(numba, "njit", njit)
-    assert kernel._rows_loop.__wrapped__(True, False) is kernel_loops.rows_loop
+    assert kernel._rows_loop.__wrapped__(True, False, False) is kernel_loops.rows_loop
     assert kernel._normal_loop.__wrapped__() is kernel_loops.normal_loop
 
 

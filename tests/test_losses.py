@@ -78,6 +78,22 @@ def test_terms_equal_the_papers_formulas(weights, missing, antithetic):
 
 
 @pytest.mark.parametrize("weights", ON_OFF, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_that_share_draws_are_as_rows_with_equal_draws(monkeypatch, weights, dtype):
+    m, B, u, y, weight = (x.to(dtype) for x in _problem(missing=True))
+    m, B = m.requires_grad_(), B.requires_grad_()
+    few = u[: -(-len(y) // 2)]
+    both = []
+    for draws in (few, few.repeat_interleave(2, 0)[: len(y)]):
+        total, terms = probit_loss(m, B, draws, y, weight, weights)
+        both.append((terms, *torch.autograd.grad(total, (m, B))))
+    # sums of at most a hundred numbers of size one, in another order
+    close = {"rtol": 0, "atol": 100 * torch.finfo(dtype).eps}
+    for a, b in zip(*both, strict=True):
+        torch.testing.assert_close(a, b, **close)
+
+
+@pytest.mark.parametrize("weights", ON_OFF, ids=str)
 @pytest.mark.parametrize("missing", [False, True])
 @pytest.mark.parametrize("antithetic", [False, True])
 def test_gradient_passes_gradcheck(weights, missing, antithetic):

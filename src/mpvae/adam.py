@@ -31,12 +31,30 @@ class Group:
         self.second = [torch.zeros_like(p) for p in self.params]
         self.steps = [torch.zeros((), device=p.device) for p in self.params]
 
+    def moments(self) -> dict[str, list[Tensor]]:
+        """All that changes with a step, by name."""
+        return {"first": self.first, "second": self.second, "steps": self.steps}
+
 
 class Adam:
     """Adam (Kingma and Ba 2015) over groups of parameters; one without gradient stays."""
 
     def __init__(self, groups: Iterable[Group]) -> None:
         self.groups = [group for group in groups if group.params]
+
+    def state(self) -> dict[str, Tensor]:
+        """Running moments and numbers of steps, by name."""
+        return {
+            f"{kind}.{k}.{i}": value
+            for k, group in enumerate(self.groups)
+            for kind, values in group.moments().items()
+            for i, value in enumerate(values)
+        }
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Go on with the moments of another."""
+        for name, value in self.state().items():
+            value.copy_(state[name])
 
     def zero_grad(self) -> None:
         """Forget the gradients."""

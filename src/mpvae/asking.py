@@ -1,22 +1,35 @@
 """Commands that ask a trained model: predictions, scores, associations, what it knows."""
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
 import numpy as np
 import pandas as pd
 import typer
 from rich.table import Table
 
-from mpvae import metrics
-from mpvae.choosing import choose_rows, kept_columns, read_for, read_known
+from mpvae import cluster, metrics
+from mpvae.asked import Asked, beside
+from mpvae.choosing import (
+    choose_rows,
+    kept_columns,
+    read_for,
+    read_known,
+    split_names,
+    too_large,
+)
 from mpvae.config import Metric, setting_docs
 from mpvae.conformal import Guarantee
+from mpvae.data.parts import ParquetParts, is_parts, open_parts
 from mpvae.errors import ConfigError, DataError
 from mpvae.estimator import load_model
 from mpvae.evidence import source_names
+from mpvae.progress import counting
 from mpvae.shell import (
+    EngineOption,
     JsonOption,
     MetaOption,
     ModelArgument,
@@ -28,7 +41,6 @@ from mpvae.shell import (
     user_errors,
 )
 from mpvae.terminal import (
-    check_suffix,
     hand_over,
     made_of,
     out,
@@ -38,6 +50,7 @@ from mpvae.terminal import (
     print_scores,
     title,
 )
+from mpvae.writing import appending, check_suffix
 
 
 @app.command()
@@ -78,6 +91,7 @@ def predict(
     ] = None,
     rows: RowsOption = "all",
     meta_offset: MetaOption = 0,
+    engine: EngineOption = "local",
 ) -> None:
     """Write the probability of every label for every row of TABLE.
 
@@ -87,12 +101,15 @@ def predict(
     Example: `mpvae predict model new_sites.csv --keep site_id --out probabilities.csv`
 
     Example: `mpvae predict model new_sites.csv --given seen_so_far.csv`
+
+    Example: `mpvae predict model 'plots/*.parquet' --engine ray --out answers`
     """
-    decide = decide or metric is not None
-    if decide + (given is not None) + (sets is not None) > 1:
-        raise ConfigError("--decide or --metric, --given and --sets: one of them at a time")
-    if guarantee is not None and sets is None:
-        raise ConfigError("--guarantee says what --sets should hold; add --sets 0.9")
+    asked = Asked(decide or metric is not None, metric, sets, guarantee)
+    if given is not None and asked != Asked():
+        raise ConfigError("--given, and --decide, --metric or --sets: one of them at a time")
+    if engine == "ray":
+        _on_ray(model_folder, table, asked, given, split_names(keep), file)
+        return
     if file is not None:
         check_suffix(file)  # refuse an unknown suffix before the work
         for name, read in (("the table", table), ("the file of --given", given)):
@@ -100,24 +117,65 @@ def predict(
                 raise ConfigError(f"--out {file} is {name} itself; give another file")
     model = load_model(model_folder).set_output(transform="pandas")
     model.verbose = 1
-    data, _ = choose_rows(read_for(model, table, meta_offset), rows, "all")
-    X = data.features()
-    if given is not None:
-        answer = model.predict_conditional(X, read_known(model, given, table, rows))
-    elif sets is not None:
-        answer = model.predict_set(X, sets, guarantee=guarantee or "all")
+    keep = split_names(keep)
+
+    columns = list(getattr(model, "feature_names_in_", []))
+    parts = None
+    if columns and given is None:
+        parts = too_large(table, columns=list(dict.fromkeys([*columns, *keep])))
+    if parts is not None:
+        n = _in_chunks(parts, columns, keep, partial(asked.answer, model), file)
     else:
-        answer = model.predict(X, metric=metric) if decide else model.predict_proba(X)
-    if not model.multilabel_ and decide:
-        answer = pd.DataFrame({model.label_names_[0]: answer}, index=getattr(X, "index", None))
-    answer.columns = answer.columns.astype(str)  # classes may be numbers
-    if keep:
-        kept = kept_columns(table, keep, rows)
-        twice = [str(name) for name in kept.columns if name in set(answer.columns)]
-        if twice:
-            raise DataError(f"--keep {twice[0]} is a label of the model; keep other columns")
-        answer = pd.concat([kept, answer], axis=1)
-    hand_over(answer, file, f"{len(answer)} rows, {len(model.label_names_)} labels")
+        data, _ = choose_rows(read_for(model, table, meta_offset), rows, "all")
+        X = data.features()
+        if given is None:
+            found = asked.answer(model, X)
+        else:
+            found = model.predict_conditional(X, read_known(model, given, table, rows))
+        kept = [kept_columns(table, keep, rows)] if keep else []
+        n = len(found)
+        with appending(file) as add:
+            add(beside(kept, found))
+    if file is not None:
+        out.print(f"{n} rows, {len(model.label_names_)} labels -> {plain(file)}")
+
+
+def _in_chunks(
+    parts: ParquetParts,
+    columns: list[str],
+    keep: list[str],
+    answer: Callable[[pd.DataFrame], Any],
+    file: Path | None,
+) -> int:
+    """Answer about some rows at a time; return how many there were."""
+    if file is not None and file.suffix == ".json":
+        raise ConfigError(f"{file}: so many rows cannot be one JSON list; use .csv or .parquet")
+    with appending(file) as add, counting("predict", len(parts), True) as bar:
+        for chunk in parts.chunks():
+            kept = [chunk.X[keep]] if keep else []
+            add(beside(kept, answer(chunk.X[columns])))
+            bar.advance(bar.task_ids[0], len(chunk.X))
+    return len(parts)
+
+
+def _on_ray(
+    model_folder: Path,
+    table: Path,
+    asked: Asked,
+    given: Path | None,
+    keep: list[str],
+    folder: Path | None,
+) -> None:
+    """Answer by Ray Data: Parquet files to a folder of Parquet files."""
+    if given is not None:
+        raise ConfigError("--given works on this machine alone; leave out --engine ray")
+    if folder is None or folder.suffix in (".csv", ".json"):
+        raise ConfigError("with --engine ray, --out is a new folder, for Parquet files")
+    if not is_parts(table):
+        raise ConfigError(f"with --engine ray, TABLE is Parquet files, not {table.name}")
+    parts = open_parts(table)
+    cluster.predict(model_folder, asked, parts.files, keep, folder)
+    out.print(f"{len(parts)} rows -> {plain(folder)}")
 
 
 @app.command()

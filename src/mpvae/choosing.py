@@ -2,15 +2,20 @@
 
 import difflib
 import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from mpvae.checkpoints import Kept
 from mpvae.config import parse_setting, setting_docs
 from mpvae.data import LabelledTable, read_table
-from mpvae.data.columns import match_columns
+from mpvae.data.columns import LabelChoice, match_columns
+from mpvae.data.parts import IN_MEMORY_VALUES, ParquetParts, is_parts, open_parts
 from mpvae.errors import ConfigError, DataError
 from mpvae.estimator import MPVAEClassifier
 from mpvae.evidence import KINDS
@@ -58,13 +63,96 @@ def named_base(text: str) -> str | list[str] | None:
     return None if names == ["none"] else names[0]
 
 
+def too_large(
+    table: Path,
+    labels: LabelChoice = None,
+    exclude: Sequence[str] = (),
+    columns: Sequence[str] | None = None,
+) -> ParquetParts | None:
+    """Parquet files with more rows than belong in memory; None for anything else."""
+    if not is_parts(table):
+        return None
+    parts = open_parts(table, labels=labels, exclude=exclude, columns=columns)
+    return parts if parts.n_values > IN_MEMORY_VALUES else None
+
+
+@dataclass(frozen=True, slots=True)
+class FitJob:
+    """A table, which of its rows and columns, and the classifier that is to learn them."""
+
+    table: Path
+    labels: str | None
+    exclude: tuple[str, ...]
+    rows: str
+    meta_offset: int
+    parameters: dict[str, Any]
+
+    @property
+    def on_gpus(self) -> bool:
+        """Whether GPUs are asked for."""
+        return str(self.parameters.get("device", "auto")).startswith("cuda")
+
+    def model(self, verbose: int = 0) -> MPVAEClassifier:
+        """The classifier, to be taught."""
+        return MPVAEClassifier(**self.parameters, verbose=verbose)
+
+    def look(self) -> None:
+        """Read the table, or what its files say of themselves: what is wrong is told."""
+        if too_large(self.table, self.labels, self.exclude) is None:
+            self.training_rows()
+
+    def teach(
+        self, model: MPVAEClassifier, checkpoint: str | Path | Kept | None = None
+    ) -> tuple[int, bool]:
+        """Fit the model, from rows that are read as needed if they are too many.
+
+        Returns
+        -------
+        n_rows : int
+            Rows it has learnt from.
+        interrupted : bool
+            Whether Ctrl-C ended that early; the model has the best networks so far.
+        """
+        parts = too_large(self.table, self.labels, self.exclude)
+        if parts is not None:
+            fit = partial(
+                model.fit_stream, self.table, labels=self.labels, exclude=self.exclude
+            )
+            n = len(parts)
+        else:
+            learn, judge = self.training_rows()
+            validation = () if judge is None else (judge.features(), judge.labels())
+            fit = partial(model.fit, learn.features(), learn.labels(), *validation)
+            n = len(learn)
+        try:
+            fit(checkpoint=checkpoint)
+        except KeyboardInterrupt:
+            if not hasattr(model, "thresholds_"):
+                raise
+            return n, True
+        return n, False
+
+    def training_rows(self) -> tuple[LabelledTable, LabelledTable | None]:
+        """Rows to learn from and, if the file has such, to validate on."""
+        data = read_table(
+            self.table,
+            labels=self.labels,
+            exclude=self.exclude,
+            meta_offset=self.meta_offset,
+        )
+        if data.Y is None:
+            raise DataError(f"{self.table.name}: which columns are labels? give --labels")
+        return choose_rows(data, self.rows, "train")
+
+
 def read_for(
     model: MPVAEClassifier, table: Path, meta_offset: int, *, with_labels: bool = False
 ) -> LabelledTable:
     """Table with the columns the model was trained on, in its order."""
     columns = getattr(model, "feature_names_in_", None)
     names: list[str] | int | None = list(model.label_names_) if with_labels else None
-    if table.suffix == ".npy" or table.is_dir():  # the authors' format: columns have no names
+    if not is_parts(table) and (table.suffix == ".npy" or table.is_dir()):
+        # the authors' format: columns have no names
         return read_table(table, labels=len(model.label_names_), meta_offset=meta_offset)
     return read_table(table, labels=names, columns=None if columns is None else list(columns))
 

@@ -6,25 +6,23 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from mpvae import __version__, metrics
-from mpvae.choosing import (
-    choose_rows,
-    given_settings,
-    named_base,
-    split_names,
-)
+from mpvae import __version__, cluster, metrics
+from mpvae.choosing import FitJob, given_settings, named_base, split_names
 from mpvae.config import DataShape, Metric, Objective, resolve, setting_docs
-from mpvae.data import LabelledTable, load_yeast, read_table
-from mpvae.errors import DataError, MPVAEError
+from mpvae.data import load_yeast
+from mpvae.distributed import joined
+from mpvae.errors import MPVAEError
 from mpvae.estimator import MPVAEClassifier
 from mpvae.evidence import source_names
 from mpvae.shell import (
+    EngineOption,
     ExcludeOption,
     JsonOption,
     LabelsOption,
@@ -33,6 +31,7 @@ from mpvae.shell import (
     PresetOption,
     RowsOption,
     TableArgument,
+    WorkersOption,
     app,
     json_numbers,
     user_errors,
@@ -158,6 +157,8 @@ def fit(
     ] = 1,
     rows: RowsOption = "auto",
     meta_offset: MetaOption = 0,
+    engine: EngineOption = "local",
+    workers: WorkersOption = 2,
     as_json: JsonOption = False,
 ) -> None:
     """Train a model on TABLE and save it.
@@ -166,41 +167,44 @@ def fit(
     categories, missing values are allowed. Decision thresholds are chosen on rows held out of
     training. Ctrl-C while the networks are trained stops early and keeps the best so far.
 
+    TABLE may be a folder of Parquet files or a pattern ('plots/*.parquet'). Rows that would
+    not fit into memory are read some at a time, in every epoch anew. Under `torchrun`, or with
+    `--engine ray` on the machines of a Ray cluster, several processes share every batch; one
+    of them writes the model.
+
     Example: `mpvae fit sites.csv --labels 'species_*' --exclude site_id --out model`
     """
     settings = given_settings(config, given or [])
     if base is not None:
         settings["base"] = named_base(base)
-    learn, judge = _training_rows(table, labels, exclude, meta_offset, rows)
-    model = MPVAEClassifier(
-        metric=metric,
-        preset=preset,
-        objective=objective,
-        allow_missing_labels=allow_missing_labels,
-        recalibrate=recalibrate,
-        n_jobs=jobs,
-        random_state=seed,
-        verbose=0 if as_json else 1,
-        **settings,
-    )
+    settings |= {
+        "metric": metric,
+        "preset": preset,
+        "objective": objective,
+        "allow_missing_labels": allow_missing_labels,
+        "recalibrate": recalibrate,
+        "n_jobs": jobs,
+        "random_state": seed,
+    }
+    job = FitJob(table, labels, tuple(split_names(exclude)), rows, meta_offset, settings)
     start = time.perf_counter()
     interrupted = False
-    before = signal.signal(signal.SIGINT, _interrupt_once)
-    try:
-        if judge is None:
-            model.fit(learn.features(), learn.labels())
-        else:
-            model.fit(learn.features(), learn.labels(), judge.features(), judge.labels())
-    except KeyboardInterrupt:
-        if not hasattr(model, "thresholds_"):
-            raise
-        interrupted = True
-    finally:
-        signal.signal(signal.SIGINT, before)
+    if engine == "ray":
+        model, n_rows = cluster.fit(job, folder, workers=workers)
+    else:
+        with joined() as team:
+            model = job.model(verbose=int(team.writes and not as_json))
+            before = signal.signal(signal.SIGINT, _interrupt_once)
+            try:
+                n_rows, interrupted = job.teach(model)
+            finally:
+                signal.signal(signal.SIGINT, before)
+        if not team.writes:  # all processes have the same model
+            return
     model.save(folder)
     summary = {
         "folder": str(folder),
-        "rows": len(learn),
+        "rows": n_rows,
         "features": model.n_features_in_,
         "labels": len(model.label_names_),
         "networks": len(model.networks_),
@@ -258,6 +262,8 @@ def tune_table(
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     rows: RowsOption = "auto",
     meta_offset: MetaOption = 0,
+    engine: EngineOption = "local",
+    workers: WorkersOption = 2,
     as_json: JsonOption = False,
 ) -> None:
     """Search for settings that suit TABLE better than the default.
@@ -267,7 +273,8 @@ def tune_table(
     settings go to best.toml in the folder, for `mpvae fit --config`; all trials to trials.csv.
 
     Ctrl-C ends the search and keeps the best so far. The same command again goes on where
-    it stopped, with new time. Needs Optuna: `pip install optuna`.
+    it stopped, with new time. Needs Optuna: `pip install optuna`. With `--engine ray` trials
+    run side by side, on all machines of a Ray cluster.
 
     Example: `mpvae tune sites.csv --labels 'species_*' -x site_id --out tuned --minutes 30`
     """
@@ -278,12 +285,15 @@ def tune_table(
         fixed["preset"] = preset
     if allow_missing_labels:
         fixed["allow_missing_labels"] = True
-    learn, judge = _training_rows(table, labels, exclude, meta_offset, rows)
+    job = FitJob(table, labels, tuple(split_names(exclude)), rows, meta_offset, {})
+    learn, judge = job.training_rows()
     validation = () if judge is None else (judge.features(), judge.labels())
     start = time.perf_counter()
+    run = partial(tune, verbose=0 if as_json else 1)
+    search = partial(cluster.tune, workers=workers) if engine == "ray" else run
     before = signal.signal(signal.SIGINT, _interrupt_once)
     try:
-        tuned = tune(
+        tuned = search(
             learn.features(),
             learn.labels(),
             *validation,
@@ -292,7 +302,6 @@ def tune_table(
             trials=trials,
             folder=folder,
             seed=seed,
-            verbose=0 if as_json else 1,
             **fixed,
         )
     finally:
@@ -372,18 +381,6 @@ def benchmark(context: typer.Context) -> None:
             "`pip install -e .[bench]` there, and run this again"
         )
     raise typer.Exit(subprocess.call([sys.executable, str(EXPERIMENTS), *context.args]))
-
-
-def _training_rows(
-    table: Path, labels: str | None, exclude: list[str] | None, meta_offset: int, rows: str
-) -> tuple[LabelledTable, LabelledTable | None]:
-    """Rows to learn from and, if the file has such, to validate on."""
-    data = read_table(
-        table, labels=labels, exclude=split_names(exclude), meta_offset=meta_offset
-    )
-    if data.Y is None:
-        raise DataError(f"{table.name}: which columns are labels? give --labels")
-    return choose_rows(data, rows, "train")
 
 
 def _interrupt_once(_number: int, _frame: object) -> None:

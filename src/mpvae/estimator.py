@@ -6,40 +6,38 @@ from pathlib import Path
 from typing import Any, Self, cast, get_args
 
 import numpy as np
-import pandas as pd
 import scipy.sparse as sp
 from joblib import effective_n_jobs
 from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from mpvae import decisions, inference, labels, members, model_file, observed, saved
 from mpvae.answers import JointMetric, best_answers
+from mpvae.checkpoints import Kept
 from mpvae.checks import check_parameters, warn_of_unseen
-from mpvae.config import DataShape, Metric, Objective, Preset, Settings, resolve, setting_docs
+from mpvae.config import Metric, Objective, Preset
 from mpvae.errors import ConfigError, DataError
 from mpvae.evidence import (
     Source,
     asked_by,
-    evidence_of,
     evidence_of_each,
     fit_evidence,
 )
-from mpvae.features import Matrix, beside, fit_features, with_quantiles
-from mpvae.judging import judge
+from mpvae.features import beside, fit_features, with_quantiles
 from mpvae.kernel_features import fit_kernel_features
-from mpvae.loop import EpochRecord, device_named
+from mpvae.loop import device_named
 from mpvae.merging import merge_equal_rows
 from mpvae.progress import FitProgress, counting
-from mpvae.questions import JointQuestions
 from mpvae.rows import Rows
+from mpvae.streamed import LearnsFromStreams
 from mpvae.surface import inside_zero_one
 from mpvae.training import threads_that_pay
 
 _SHOW_BAR_ABOVE = 50_000  # rows; a prediction of fewer takes a moment
+_TOP_ENTRIES = 2**22  # rows x labels at a time
 
 
-class MPVAEClassifier(JointQuestions):
+class MPVAEClassifier(LearnsFromStreams):
     """Multi-label classifier that learns how labels hang together.
 
     A variational autoencoder encodes features (and, in training, labels) into one latent
@@ -247,6 +245,8 @@ class MPVAEClassifier(JointQuestions):
         X_val: Any = None,
         y_val: Any = None,
         sample_weight: ArrayLike | None = None,
+        *,
+        checkpoint: str | Path | Kept | None = None,
     ) -> Self:
         """Learn from features and labels.
 
@@ -270,6 +270,9 @@ class MPVAEClassifier(JointQuestions):
             Rows for early stopping and thresholds. Without them they are taken from X.
         sample_weight : array-like of shape (n,), optional
             Weight of each row in the objective; a row of weight 0 is left out.
+        checkpoint : path, optional
+            Folder for the state of the training while it lasts. The same call, after the
+            first one was killed, goes on from there and ends with the same model.
 
         Returns
         -------
@@ -284,6 +287,12 @@ class MPVAEClassifier(JointQuestions):
             rows, validation = self._read_rows(
                 X, y, X_val, y_val, sample_weight, seed, progress.asking
             )
+            kept = self._checkpoints(
+                checkpoint,
+                seed,
+                *rows.contents(),
+                *(validation.contents() if validation else ()),
+            )
             with threads_that_pay(rows, self.settings_):
                 fitted = members.fit_members(
                     rows,
@@ -294,25 +303,9 @@ class MPVAEClassifier(JointQuestions):
                     device=device_named(self.device),
                     n_jobs=min(effective_n_jobs(self.n_jobs), self.settings_.n_members),
                     on_epoch=lambda member, record: self._show(progress, member, record),
+                    checkpoints=kept,
                 )
-        if self.recalibrate:
-            fitted = members.recalibrate(fitted)
-        self.members_by_fold_ = validation is None and self.settings_.n_members > 1
-        self.networks_ = fitted.networks
-        if fitted.worth is not None:
-            pairs = zip(self.evidence_, fitted.worth, strict=True)
-            self.evidence_ = [source.weighted(worth) for source, worth in pairs]
-        self.code_loadings_ = [loadings.cpu().numpy() for loadings in fitted.code_loadings]
-        self.feature_loadings_ = [F.cpu().numpy() for F in fitted.feature_loadings]
-        self.history_ = pd.DataFrame(fitted.history)
-        self.n_epochs_ = int(self.history_["epoch"].max())
-        made = judge(fitted.held_out, self.settings_)
-        self.rules_, self.calibration_ = made.rules, made.calibration
-        self.validation_scores_ = made.scores
-        self.thresholds_ = made.thresholds
-        if fitted.interrupted:
-            raise KeyboardInterrupt("fit was interrupted; the model holds the best so far")
-        return self
+        return self._take(fitted, kept, by_fold=validation is None)
 
     def predict(self, X: Any, metric: Metric | None = None, *, rule: str = "auto") -> Any:
         """Labels, decided so that ``metric`` is good (default: the estimator's `metric`).
@@ -347,6 +340,37 @@ class MPVAEClassifier(JointQuestions):
         if not self.multilabel_:
             return self.classes_[(self._marginals(X)[:, 0] > 0.5).astype(int)]
         return self._wrap(self._decide(X, metric, rule), X, self.label_names_)
+
+    def predict_top(
+        self, X: Any, k: int = 5
+    ) -> tuple[NDArray[np.object_], NDArray[np.float64]]:
+        """Names of the ``k`` most probable labels of each row, and their probabilities.
+
+        For very many labels: nothing of rows by labels is made, but for some rows at a time.
+
+        Returns
+        -------
+        names, probabilities : arrays of shape (n, k)
+            The most probable first.
+        """
+        check_is_fitted(self)
+        L = len(self.label_names_)
+        if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= L:
+            raise ConfigError(f"k must be an integer from 1 to {L} (the labels), got {k!r}")
+        x = self._encode(X)
+        n = x.shape[0]
+        which, P = np.empty((n, k), np.int64), np.empty((n, k))
+        step = max(1, _TOP_ENTRIES // L)
+        with self._bar("predict", n) as bar:
+            for start in range(0, n, step):
+                piece = slice(start, min(n, start + step))
+                p = inference.marginals(self.networks_, x[piece], self.settings_.z_draws)
+                top = np.argpartition(-p, k - 1, axis=1)[:, :k]
+                order = np.argsort(-np.take_along_axis(p, top, 1), axis=1, kind="stable")
+                which[piece] = np.take_along_axis(top, order, 1)
+                P[piece] = np.take_along_axis(p, which[piece], 1)
+                bar.advance(bar.task_ids[0], piece.stop - start)
+        return self.label_names_[which], inside_zero_one(P)
 
     def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
         """Value of `metric` for the predictions on X; accuracy for one binary label.
@@ -385,9 +409,6 @@ class MPVAEClassifier(JointQuestions):
             )
         return answers[wanted]
 
-    def _seed(self) -> int:
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
-
     def _read_rows(
         self,
         X: Any,
@@ -418,7 +439,12 @@ class MPVAEClassifier(JointQuestions):
                 "y holds one class once rows of weight 0 are left out; both are needed"
             )
         self.features_ = fit_features(X, weight, self._names())
-        self.settings_ = self._resolve(Y, sparse=sp.issparse(X), validated=X_val is not None)
+        self.settings_ = self._resolve(
+            *Y.shape,
+            missing=observed.has_missing(Y),
+            sparse=sp.issparse(X),
+            validated=X_val is not None,
+        )
         if self.settings_.quantiles:
             self.features_ = with_quantiles(self.features_, X, weight)
         x = self.features_.apply(X)
@@ -439,44 +465,6 @@ class MPVAEClassifier(JointQuestions):
             validation = replace(validation, evidence=said)
         self.evidence_ = sources  # their weights are not known yet
         return Rows(wide, Y, weight, left_out), validation
-
-    def _encode(self, X: Any) -> Matrix:
-        x = super()._encode(X)
-        parts = [] if self.kernel_features_ is None else [self.kernel_features_.apply(x)]
-        if self.evidence_:
-            parts.append(evidence_of(self.evidence_, x))
-        return beside(x, *parts)
-
-    def _resolve(self, Y: Matrix, *, sparse: bool, validated: bool) -> Settings:
-        given = {name: getattr(self, name) for name in setting_docs()}
-        n = Y.shape[0]
-        shape = DataShape(n, self.features_.n_outputs, Y.shape[1], sparse)
-        settings = resolve(self.preset, given, shape, self.objective)
-        missing = observed.has_missing(Y)
-        if missing and settings.hide_labels == 0 and settings.label_branch:
-            if given["hide_labels"] != "auto":
-                raise ConfigError(
-                    "hide_labels is 0, but y holds NaN: the label encoder has to be told which "
-                    "labels are known; set hide_labels above 0, or leave it at 'auto'"
-                )
-            given["hide_labels"] = 0.5
-            settings = resolve(self.preset, given, shape, self.objective)
-        if not validated and settings.n_members > max(1, n // 2):
-            given["n_members"] = max(1, n // 2)  # a fold needs rows
-            settings = resolve(self.preset, given, shape, self.objective)
-        return settings
-
-    def _show(self, progress: FitProgress, member: int, record: EpochRecord) -> None:
-        scores = f"loss {record.terms['total']:.3f}"
-        if record.val_metric is not None:
-            scores += f"  validation {record.metric} {record.val_metric:.4f}"
-        progress.update(
-            member=member,
-            n_members=self.settings_.n_members,
-            epoch=record.epoch,
-            max_epochs=self.settings_.max_epochs,
-            scores=scores,
-        )
 
     def _marginals(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)

@@ -4,6 +4,7 @@ Fitted on training rows only. Knows three kinds of input: a numeric matrix, a da
 columns may be numbers or categories, and a SciPy sparse matrix, which stays sparse.
 """
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -72,7 +73,7 @@ class FeatureMap:
             scaled.data = _float32(scaled.data)
             return scaled
         parts = []
-        numbers = _numbers(X, self.numeric)
+        numbers = numbers_of(X, self.numeric)
         if self.row_length is not None:  # fitted on sparse rows: map these as one of them
             return self.apply(sp.csr_array(np.where(np.isnan(numbers), 0, numbers))).toarray()
         z = (numbers - self.mean) / self.scale
@@ -98,7 +99,7 @@ def with_quantiles(
     """
     if sp.issparse(X) or len(features.numeric) == 0:
         return features
-    numbers = _numbers(X, features.numeric)
+    numbers = numbers_of(X, features.numeric)
     knots = np.full((numbers.shape[1], N_KNOTS), np.nan)
     for j, column in enumerate(numbers.T):
         known = ~np.isnan(column)
@@ -131,13 +132,14 @@ def fit_features(
         is_number = [pd.api.types.is_numeric_dtype(dtype) for dtype in X.dtypes]
         numeric = np.flatnonzero(is_number)
         levels = {
-            int(i): _levels(X, int(i), names) for i in np.flatnonzero(~np.array(is_number))
+            int(i): levels_of(count_texts(X, int(i)), names[i])
+            for i in np.flatnonzero(~np.array(is_number))
         }
     else:
         numeric, levels = np.arange(X.shape[1]), {}
     if len(numeric) == 0 and not any(levels.values()):
         raise DataError("X has no column with a value; give at least one feature")
-    numbers = _numbers(X, numeric)
+    numbers = numbers_of(X, numeric)
     missing = np.isnan(numbers)
     known = np.where(missing, 0, weight[:, None])
     total = known.sum(0)
@@ -148,18 +150,25 @@ def fit_features(
     largest = np.abs(spread).max(0, initial=0)
     unit = np.where(largest > 0, largest, 1)
     scale = unit * np.sqrt(((spread / unit) ** 2 * (known / total)).sum(0))
+    largest = np.where(missing, -np.inf, numbers).max(0, initial=-np.inf)
+    return standardising(numeric, mean, scale, largest, np.asarray(missing.any(0)), levels)
+
+
+def standardising(
+    numeric: NDArray[np.int64],
+    mean: NDArray[np.float64],
+    scale: NDArray[np.float64],
+    largest: NDArray[np.float64],
+    missing: NDArray[np.bool_],
+    levels: dict[int, tuple[str, ...]],
+) -> FeatureMap:
+    """Map from means, standard deviations and largest values of the numeric columns."""
     # Rounding leaves a constant column of 0.1 a spread of 1e-17: not a scale to divide by.
     scale = np.where(scale > 10 * np.finfo(np.float64).eps * np.abs(mean), scale, 0)
     # Nor is the mean of a constant 1e18 exact: take the value itself.
-    value = np.where(missing, -np.inf, numbers).max(0, initial=-np.inf)
-    mean = np.where((scale == 0) & np.isfinite(value), value, mean)
-    return FeatureMap(
-        numeric,
-        mean,
-        _safe_scale(scale),
-        np.flatnonzero(missing.any(0)).astype(np.int64),
-        levels,
-    )
+    mean = np.where((scale == 0) & np.isfinite(largest), largest, mean)
+    marked = np.flatnonzero(missing).astype(np.int64)
+    return FeatureMap(numeric, mean, _safe_scale(scale), marked, levels)
 
 
 def refuse_infinite(X: Matrix | pd.DataFrame, names: tuple[str, ...]) -> None:
@@ -171,7 +180,7 @@ def refuse_infinite(X: Matrix | pd.DataFrame, names: tuple[str, ...]) -> None:
         numeric = np.arange(X.shape[1])
         if isinstance(X, pd.DataFrame):
             numeric = np.flatnonzero([pd.api.types.is_numeric_dtype(t) for t in X.dtypes])
-        bad = numeric[np.isinf(_numbers(X, numeric)).any(0)]
+        bad = numeric[np.isinf(numbers_of(X, numeric)).any(0)]
         what, remedy = "inf", "replace them with finite numbers, or with NaN for missing"
     if len(bad):
         raise DataError(f"X contains {what} in {listed([names[i] for i in bad])}; {remedy}")
@@ -194,7 +203,7 @@ def row_keys(X: Matrix | pd.DataFrame) -> NDArray[np.uint64]:
         if isinstance(X, pd.DataFrame) and not pd.api.types.is_numeric_dtype(X.dtypes.iloc[j]):
             values = pd.util.hash_array(_text(X, j))
         else:
-            values = _bits(_numbers(X, np.array([j]))[:, 0])
+            values = _bits(numbers_of(X, np.array([j]))[:, 0])
         for k in range(2):
             keys[:, k] += _mix(values ^ salts[k, j])
     return keys
@@ -240,7 +249,8 @@ def csr_from_file(
     return sp.csr_array((data, indices, indptr), shape=(len(indptr) - 1, n_columns))
 
 
-def _numbers(X: Matrix | pd.DataFrame, columns: NDArray[np.int64]) -> NDArray[np.float64]:
+def numbers_of(X: Matrix | pd.DataFrame, columns: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Numeric columns, NaN where a cell is empty."""
     if not isinstance(X, pd.DataFrame):
         return np.asarray(X[:, columns], dtype=np.float64)
     part = X.iloc[:, columns]
@@ -269,23 +279,28 @@ def _text(X: Matrix | pd.DataFrame, position: int) -> NDArray[np.object_]:
     return text
 
 
-def _levels(X: pd.DataFrame, position: int, names: tuple[str, ...]) -> tuple[str, ...]:
-    texts = [text for text in _text(X, position) if text is not None]
-    levels = sorted(set(texts))
+def count_texts(X: pd.DataFrame, position: int) -> Counter[str]:
+    """How often each text stands in a column; missing cells are left out."""
+    return Counter(text for text in _text(X, position) if text is not None)
+
+
+def levels_of(texts: Counter[str], name: str) -> tuple[str, ...]:
+    """Levels of a categorical column; DataError where it is no such column."""
+    n = texts.total()
     odd = [text for text in texts if not _is_number(text)]
-    if len(levels) > 10 and 0 < len(odd) <= 0.05 * len(texts):
+    if len(texts) > 10 and 0 < sum(texts[text] for text in odd) <= 0.05 * n:
         raise DataError(
-            f"column {names[position]!r} holds numbers, but also {odd[0]!r}; correct it, or "
+            f"column {name!r} holds numbers, but also {odd[0]!r}; correct it, or "
             "leave the cell empty if the value is missing"
         )
-    most = min(MAX_LEVELS, max(10, len(texts) // 2))
-    if len(levels) > most:
+    most = min(MAX_LEVELS, max(10, n // 2))
+    if len(texts) > most:
         raise DataError(
-            f"column {names[position]!r} has {len(levels)} distinct text values in "
-            f"{len(texts)} rows, more than {most}: leave it out if it is an identifier or a "
+            f"column {name!r} has {len(texts)} distinct text values in "
+            f"{n} rows, more than {most}: leave it out if it is an identifier or a "
             "date, or encode it as numbers"
         )
-    return tuple(levels)
+    return tuple(sorted(texts))
 
 
 def _is_number(text: str) -> bool:
@@ -340,6 +355,11 @@ def _float32(values: NDArray[np.float64]) -> NDArray[np.float32]:
     """Values rounded to float32; what is too large becomes the largest, not infinity."""
     largest = float(np.finfo(np.float32).max)
     return np.clip(values, -largest, largest).astype(np.float32)
+
+
+def row_hashes(numbers: NDArray[np.int64], seed: int) -> NDArray[np.uint64]:
+    """A random number for each row, from its number and a seed alone."""
+    return _mix(_mix(numbers.astype(np.uint64)) + np.uint64(seed % 2**64))
 
 
 def _bits(values: NDArray[Any]) -> NDArray[np.uint64]:

@@ -44,7 +44,7 @@ def marginals(
     n, L = X.shape[0], networks[0].B.shape[0]
     total = np.zeros((n, L))
     with torch.inference_mode():
-        rows = _rows_at_once(X)
+        rows = _rows_at_once(max(X.shape[1], L))
         for start in range(0, n, rows):
             piece = slice(start, min(n, start + rows))
             for network in networks:
@@ -67,7 +67,8 @@ def code_loadings(network: MPVAE, X: Matrix, *, n_rows: int = 512, n_draws: int 
     -------
     Tensor of shape (L, latent_dim)
     """
-    n_rows = min(n_rows, X.shape[0], _rows_at_once(X))
+    n_labels = network.B.shape[0]
+    n_rows = min(n_rows, X.shape[0], _rows_at_once(max(X.shape[1], n_draws * n_labels)))
     rows = np.linspace(0, X.shape[0] - 1, n_rows).astype(np.int64)
     with torch.inference_mode():
         x = rows_tensor(X, rows, network.B)
@@ -95,7 +96,8 @@ def feature_loadings(network: MPVAE, X: Matrix, *, n_rows: int = 2048) -> Tensor
     rows = np.linspace(0, X.shape[0] - 1, min(n_rows, X.shape[0])).astype(np.int64)
     with torch.inference_mode():
         means = []
-        for some in np.array_split(rows, -(-len(rows) // _rows_at_once(X))):
+        at_once = _rows_at_once(max(X.shape[1], network.B.shape[0]))
+        for some in np.array_split(rows, -(-len(rows) // at_once)):
             x = rows_tensor(X, some, network.B)
             means.append(network.decode(x, network.prior(x).mean))
         m = torch.cat(means)
@@ -104,14 +106,19 @@ def feature_loadings(network: MPVAE, X: Matrix, *, n_rows: int = 2048) -> Tensor
 
 def _largest_directions(deviation: Tensor, rank: int) -> Tensor:
     """Loadings (L, rank) whose product is nearest to ``deviation.T @ deviation``."""
+    n, L = deviation.shape
+    if rank <= n < L:  # the same directions, from the smaller matrix of inner products
+        weights = torch.linalg.eigh(deviation @ deviation.mT)[1][:, -rank:]
+        loadings: Tensor = deviation.mT @ weights
+        return loadings
     variance, directions = torch.linalg.eigh(deviation.mT @ deviation)
     rank = min(rank, len(variance))
-    loadings: Tensor = directions[:, -rank:] * variance[-rank:].clamp(min=0).sqrt()
+    loadings = directions[:, -rank:] * variance[-rank:].clamp(min=0).sqrt()
     return loadings
 
 
-def _rows_at_once(X: Matrix) -> int:
-    return max(1, min(_ROWS, _CELLS // int(X.shape[1])))
+def _rows_at_once(width: int) -> int:
+    return max(1, min(_ROWS, _CELLS // width))
 
 
 def _mean_over_z(network: MPVAE, x: Tensor, z_draws: int) -> Tensor:

@@ -1,6 +1,6 @@
 r"""The objective's inner loop compiled for the processor, where numba is installed.
 
-Same contract as ``losses._rows_value_and_gradient``, float32 only. One walk per row: the row's
+Same contract as ``losses._rows_value_and_gradient``, float32 only. One walk per row: the
 draws stay in cache, lanes of the vector unit are draws, and all special functions are inline
 polynomials, so that a label costs some fifty vector instructions per eight draws. With
 ``v = -t s / sqrt 2``, ``d = exp(-v^2)`` and ``h(a) = erfcx(a) / 2``,
@@ -9,8 +9,8 @@ polynomials, so that a label costs some fifty vector instructions per eight draw
 
 so for ``v > 0`` both the logarithm, :math:`-v^2 + \log h(v)`, and the hazard
 :math:`d / \Phi = 1 / h(v)` are free of the underflowing ``d``: right however far in the tail.
-With a probability floor it is :math:`\Phi` itself that cannot underflow. Floor and entropy term
-are compiled in only where they are asked for: without them nothing is slower.
+With a probability floor it is :math:`\Phi` itself that cannot underflow. Floor, ranking and
+entropy are compiled in only where they are asked for: without them nothing is slower.
 
 numba is imported, and the code compiled (once per machine and variant), on first use.
 """
@@ -72,6 +72,7 @@ def rows_value_and_gradient(
     row_weight: Tensor,
     weights: Weights,
     antithetic: bool,
+    share: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Terms of some rows, and the gradient of their weighted sum.
 
@@ -79,8 +80,8 @@ def rows_value_and_gradient(
     ----------
     v_mean : Tensor of shape (n, R, L)
         ``-t m / sqrt 2`` of each branch.
-    v_draw : Tensor of shape (n, H, L)
-        ``-t B u / sqrt 2`` of each draw.
+    v_draw : Tensor of shape (G, H, L)
+        ``-B u / sqrt 2`` of each draw.
     t : Tensor of shape (n, L)
         Signs of the labels: 1, -1, or 0 where not observed.
     row_weight : Tensor of shape (n,)
@@ -89,6 +90,8 @@ def rows_value_and_gradient(
         Factor of each term; `supports` says which can be taken.
     antithetic : bool
         Use ``-v_draw`` beside ``v_draw``.
+    share : int
+        Rows, one after the other, that share draws.
 
     Returns
     -------
@@ -96,19 +99,20 @@ def rows_value_and_gradient(
         Cross-entropy, ranking, entropy; unweighted, and zero where not computed.
     dv_mean : Tensor of shape (n, R, L)
         Gradient of ``sum_rows row_weight * sum_terms weight * term`` in ``v_mean``.
-    dv_draw : Tensor of shape (n, H, L)
-        The same in ``v_draw``. Both are 0 where ``t`` is, and the same bits whatever the
-        number of threads.
+    dv_draw : Tensor of shape (G, H, L)
+        The same in ``v_draw``. Where ``t`` is 0 a row adds nothing to either; both are the
+        same bits whatever the number of threads.
     """
     n, R, _ = v_mean.shape
     terms = v_mean.new_zeros(3, R, n)
-    dv_mean, dv_draw = torch.empty_like(v_mean), torch.empty_like(v_draw)
+    dv_mean, dv_draw = torch.empty_like(v_mean), torch.zeros_like(v_draw)
     arrays = [x.detach().contiguous().numpy() for x in (v_mean, v_draw, t, row_weight)]
-    numbers = [np.float32(x) for x in (weights.ce, weights.rank, weights.rank_gain)]
-    optional = [np.float32(x) if x else None for x in (weights.floor, weights.entropy)]
+    numbers = [np.float32(x) for x in (weights.ce, weights.rank_gain)]
+    given = [weights.rank, weights.floor, weights.entropy]
+    optional = [np.float32(x) if x else None for x in given]
     out = [x.numpy() for x in (terms, dv_mean, dv_draw)]
-    loop = _rows_loop(bool(weights.floor), bool(weights.entropy))
-    _in_parts(loop, n, *arrays, *numbers, *optional, antithetic, *out)
+    loop = _rows_loop(*(x is not None for x in optional))
+    _in_parts(loop, len(v_draw), *arrays, *numbers, *optional, antithetic, share, *out)
     return terms, dv_mean, dv_draw
 
 
@@ -193,14 +197,14 @@ if hasattr(os, "register_at_fork"):
 
 
 @cache
-def _rows_loop(floor: bool, entropy: bool) -> Callable[..., None]:
-    """Machine code of the objective, with or without a floor and the entropy term."""
+def _rows_loop(rank: bool, floor: bool, entropy: bool) -> Callable[..., None]:
+    """Machine code of the objective, with or without a floor and either of two terms."""
     from numba import types as nt
 
     cube, table, number = nt.float32[:, :, ::1], nt.float32[:, ::1], nt.float32
-    optional = [number if given else nt.none for given in (floor, entropy)]
-    inputs = (cube, cube, table, number[::1], number, number, number, *optional, nt.boolean)
-    return _compile(kernel_loops.rows_loop, *inputs, cube, cube, cube)
+    optional = [number if given else nt.none for given in (rank, floor, entropy)]
+    inputs = (cube, cube, table, number[::1], number, number, *optional)
+    return _compile(kernel_loops.rows_loop, *inputs, nt.boolean, nt.int64, cube, cube, cube)
 
 
 @cache

@@ -71,27 +71,28 @@ def rows_loop(  # type: ignore[no-untyped-def]
     t,
     row_weight,
     ce,
-    rank,
     gain,
+    rank,
     floor,
     entropy,
     antithetic,
+    share,
     terms,
     dv_mean,
     dv_draw,
 ):
-    """Terms and gradient of rows start to stop; see `mpvae.kernel.rows_value_and_gradient`.
+    """Terms and gradient of the rows that share draws start to stop.
 
-    A floor or a weight of the entropy that is None, not a number, is left out of the machine
-    code: numba decides ``is None`` from the type of an argument.
+    See `mpvae.kernel.rows_value_and_gradient`.
+    A floor or a weight of ranking or entropy that is None, not a number, is left out of the
+    machine code: numba decides ``is None`` from the type of an argument.
     """
-    R, L = v_mean.shape[1:]
+    n, R, L = v_mean.shape
     H = v_draw.shape[1]
     S = 2 * H if antithetic else H
     W = (S + 7) // 8 * 8  # whole vectors; the lanes beyond S get weight zero
-    w = np.zeros((L, W), np.float32)  # draws of the row, transposed
+    w = np.zeros((L, W), np.float32)  # the draws, transposed
     hazard = np.empty((L, W), np.float32)
-    ranked = np.empty((L, W), np.float32)  # exp(-v^2) e^{-g Phi}
     dw = np.empty((L, W), np.float32)
     mantissa = np.empty(W, np.float32)  # prod_l h or Phi, as mantissa 2^exponent
     exponent = np.empty(W, np.float32)
@@ -99,12 +100,14 @@ def rows_loop(  # type: ignore[no-untyped-def]
     log2_p = np.empty(W, np.float32)
     by_draw = np.zeros(W, np.float32)
     slope = np.empty(W, np.float32)
-    sums = np.empty((2, W), np.float32)  # of e^{-g Phi} over absent, present
-    by_side = np.zeros((2, W), np.float32)
     scale = 1 / math.sqrt(math.pi)
     if floor is not None:
         kept = _ONE - (floor + floor)
         scale *= kept
+    if rank is not None:
+        ranked = np.empty((L, W), np.float32)  # exp(-v^2) e^{-g Phi}
+        sums = np.empty((2, W), np.float32)  # of e^{-g Phi} over absent, present
+        by_side = np.zeros((2, W), np.float32)
     if entropy is not None:
         prob = np.empty((L, W), np.float32)  # Phi(s)
         tilted = np.empty((L, W), np.float32)  # exp(-v^2) e^{Phi(s)}
@@ -113,7 +116,17 @@ def rows_loop(  # type: ignore[no-untyped-def]
         by_label = np.zeros(W, np.float32)
     to_exponent = -gain * _LOG2_E
 
-    for i in range(start, stop):
+    for i in range(start * share, min(n, stop * share)):
+        g = i // share
+        if i == g * share:  # the first row of those that share draws
+            for h in range(H):
+                for k in range(L):
+                    w[k, h] = v_draw[g, h, k]
+            if antithetic:
+                for k in range(L):
+                    for h in range(H):
+                        w[k, H + h] = -w[k, h]
+            dw[:] = _ZERO
         n_present, n_absent = 0, 0
         for k in range(L):
             if t[i, k] > _ZERO:
@@ -121,23 +134,15 @@ def rows_loop(  # type: ignore[no-untyped-def]
             elif t[i, k] < _ZERO:
                 n_absent += 1
         per_pair = 0.0
-        if rank != _ZERO and n_present * n_absent > 0:
+        if rank is not None and n_present * n_absent > 0:
             per_pair = math.exp(gain) / (gain * n_present * n_absent)
-
-        for h in range(H):
-            for k in range(L):
-                w[k, h] = v_draw[i, h, k]
-        if antithetic:
-            for k in range(L):
-                for h in range(H):
-                    w[k, H + h] = -w[k, h]
-        dw[:] = _ZERO
 
         for r in range(R):
             mantissa[:] = _ONE
             exponent[:] = _ZERO
             square[:] = _ZERO
-            sums[:] = _ZERO
+            if rank is not None:
+                sums[:] = _ZERO
             if entropy is not None:
                 normaliser[:] = _ZERO
                 mean_prob[:] = _ZERO
@@ -145,15 +150,15 @@ def rows_loop(  # type: ignore[no-untyped-def]
             for k in range(L):
                 if t[i, k] == _ZERO:
                     continue
-                mean = v_mean[i, r, k]
-                w_k, hazard_k, ranked_k = w[k], hazard[k], ranked[k]
-                sums_k = sums[1 if t[i, k] > _ZERO else 0]
+                mean, sign = v_mean[i, r, k], t[i, k]
+                w_k, hazard_k = w[k], hazard[k]
+                if rank is not None:
+                    ranked_k, sums_k = ranked[k], sums[1 if sign > _ZERO else 0]
                 if entropy is not None:
                     prob_k, tilted_k = prob[k], tilted[k]
-                    sign = t[i, k]
                     offset = _ZERO if sign > _ZERO else _ONE
                 for s in range(W):
-                    v = mean + w_k[s]
+                    v = mean + sign * w_k[s]
                     v2 = v * v
                     x = max(-_LOG2_E * v2, _LEAST)  # >>> d = exp(-v^2) = 2^x
                     j = np.float32(x + _TO_INTEGER)
@@ -181,17 +186,20 @@ def rows_loop(  # type: ignore[no-untyped-def]
                     hazard_k[s] = (_ONE if in_tail else d) / factor
                     mantissa[s] *= factor
                     square[s] += v2 if in_tail else _ZERO
-                    x = to_exponent * Phi  # >>> e = e^{-g Phi}
-                    j = np.float32(x + _TO_INTEGER)
-                    f = x - (j - _TO_INTEGER)
-                    f2 = f * f
-                    a = (_EXP2[0] + _EXP2[1] * f) + f2 * (
-                        (_EXP2[2] + _EXP2[3] * f) + f2 * (_EXP2[4] + _EXP2[5] * f)
-                    )
-                    bits = np.int32(j.view(np.int32) << _MANTISSA)
-                    e = np.int32(bits + np.float32(a).view(np.int32)).view(np.float32)  # <<<
-                    ranked_k[s] = d * e
-                    sums_k[s] += e
+                    if rank is not None:
+                        x = to_exponent * Phi  # >>> e = e^{-g Phi}
+                        j = np.float32(x + _TO_INTEGER)
+                        f = x - (j - _TO_INTEGER)
+                        f2 = f * f
+                        a = (_EXP2[0] + _EXP2[1] * f) + f2 * (
+                            (_EXP2[2] + _EXP2[3] * f) + f2 * (_EXP2[4] + _EXP2[5] * f)
+                        )
+                        bits = np.int32(j.view(np.int32) << _MANTISSA)
+                        e = np.int32(bits + np.float32(a).view(np.int32)).view(
+                            np.float32
+                        )  # <<<
+                        ranked_k[s] = d * e
+                        sums_k[s] += e
                     if entropy is not None:
                         prob_k[s] = offset + sign * Phi
                         tilted_k[s] = d
@@ -240,18 +248,21 @@ def rows_loop(  # type: ignore[no-untyped-def]
                 )
                 bits = np.int32(j.view(np.int32) << _MANTISSA)
                 log2_p[s] = np.int32(bits + np.float32(a).view(np.int32)).view(np.float32)
-            total, pairs = 0.0, 0.0
+            total = 0.0
             for s in range(S):
                 total += log2_p[s]
-                pairs += sums[0, s] * sums[1, s]
             terms[0, r, i] = math.log(S) - top * math.log(2) - math.log(total)
-            terms[1, r, i] = pairs * per_pair / S
             to_draw = np.float32(scale * ce * row_weight[i] / total)
-            to_side = np.float32(scale * per_pair * row_weight[i] * rank * gain / S)
             for s in range(S):
                 by_draw[s] = to_draw * log2_p[s]
-                by_side[0, s] = to_side * sums[1, s]
-                by_side[1, s] = to_side * sums[0, s]
+            if rank is not None:
+                pairs = 0.0
+                to_side = np.float32(scale * per_pair * row_weight[i] * rank * gain / S)
+                for s in range(S):
+                    pairs += sums[0, s] * sums[1, s]
+                    by_side[0, s] = to_side * sums[1, s]
+                    by_side[1, s] = to_side * sums[0, s]
+                terms[1, r, i] = pairs * per_pair / S
 
             # Entropy H = log Z - E p, where E is the mean by the softmax e^p / Z over labels:
             # dH/dp_k = -(p_k - E p) e^{p_k} / Z. A row with no observed label has none.
@@ -273,16 +284,21 @@ def rows_loop(  # type: ignore[no-untyped-def]
                 if t[i, k] == _ZERO:
                     dv_mean[i, r, k] = _ZERO
                     continue
-                hazard_k, ranked_k, dw_k = hazard[k], ranked[k], dw[k]
-                by_side_k = by_side[1 if t[i, k] > _ZERO else 0]
+                hazard_k, dw_k, sign = hazard[k], dw[k], t[i, k]
+                if rank is not None:
+                    ranked_k, by_side_k = ranked[k], by_side[1 if sign > _ZERO else 0]
                 if entropy is not None:
-                    prob_k, tilted_k, sign = prob[k], tilted[k], t[i, k]
+                    prob_k, tilted_k = prob[k], tilted[k]
                 for s in range(W):
-                    G = hazard_k[s] * by_draw[s] + ranked_k[s] * by_side_k[s]
+                    slope_s = hazard_k[s] * by_draw[s]
+                    if rank is not None:
+                        slope_s += ranked_k[s] * by_side_k[s]
                     if entropy is not None:
-                        G += sign * (tilted_k[s] * by_label[s]) * (prob_k[s] - mean_prob[s])
-                    dw_k[s] += G
-                    slope[s] = G
+                        slope_s += (
+                            sign * (tilted_k[s] * by_label[s]) * (prob_k[s] - mean_prob[s])
+                        )
+                    dw_k[s] += sign * slope_s
+                    slope[s] = slope_s
                 a0 = a1 = a2 = a3 = a4 = a5 = a6 = a7 = _ZERO
                 for s in range(0, W, 8):
                     a0 += slope[s]
@@ -295,9 +311,10 @@ def rows_loop(  # type: ignore[no-untyped-def]
                     a7 += slope[s + 7]
                 dv_mean[i, r, k] = ((a0 + a4) + (a1 + a5)) + ((a2 + a6) + (a3 + a7))
 
-        for h in range(H):
-            for k in range(L):
-                dv_draw[i, h, k] = dw[k, h] - dw[k, H + h] if antithetic else dw[k, h]
+        if i == min(n, (g + 1) * share) - 1:  # the last of them
+            for h in range(H):
+                for k in range(L):
+                    dv_draw[g, h, k] = dw[k, h] - dw[k, H + h] if antithetic else dw[k, h]
 
 
 def normal_loop(start, stop, seed, out):  # type: ignore[no-untyped-def]

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
@@ -11,12 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from mpvae import observed
+from mpvae import distributed, observed
 from mpvae.adam import Adam
+from mpvae.checkpoints import Checkpoint
 from mpvae.config import Metric, Schedule
-from mpvae.errors import ConfigError, MPVAEError
+from mpvae.errors import ConfigError, ModelFileError, MPVAEError
 from mpvae.features import Matrix
-from mpvae.rows import Rows, rows_tensor
+from mpvae.rows import Learnt, Rows
 
 Terms: TypeAlias = Any  # a NamedTuple of tensors of shape (); its field `total` is minimised
 
@@ -95,7 +96,7 @@ def device_named(name: str) -> str:
 
 def fit_network(
     network: nn.Module,
-    rows: Rows,
+    rows: Learnt,
     validation: Rows | None,
     settings: LoopSettings,
     *,
@@ -104,17 +105,19 @@ def fit_network(
     probabilities: Callable[[Matrix], NDArray[np.float64]],
     metric: Metric,
     on_epoch: Callable[[EpochRecord], None] = lambda record: None,
+    checkpoint: Checkpoint | None = None,
 ) -> Course:
     """Train a network and leave it at the epoch with the best validation score.
 
     Without validation rows the last epoch is taken. An interrupt (Ctrl-C) after the first
-    finished epoch ends the training early and keeps the best epoch so far.
+    finished epoch ends the training early and keeps the best epoch so far. With a checkpoint
+    a training that was killed goes on, bit for bit as if it had not been.
 
     Parameters
     ----------
     network : Module
         Trained in place; left in evaluation mode, its parameters without gradient.
-    rows, validation : Rows
+    rows, validation : Learnt, Rows
         To learn from; to stop by.
     settings : LoopSettings
         Learning rate and its course, batch size, number of epochs, when to stop.
@@ -126,66 +129,135 @@ def fit_network(
         Features, as the network sees them, to probabilities of shape (n, L).
     metric : Metric
         Shown beside the log-loss; `settings.monitor` says which of the two stops.
+    checkpoint : Checkpoint, optional
+        Where the state is kept while the training lasts, and taken up.
     """
     if settings.monitor != "log_loss":
         metric = cast("Metric", settings.monitor)  # stop by it, so show it
     if validation is not None and not observed.has_observed(validation.Y):
         validation = None  # nothing to judge by
-    history: list[EpochRecord] = []
+    run = _Run(network, optimizer, _copy(network))
+    seed = torch.initial_seed()  # before what is taken up brings its own
+    if checkpoint is not None:
+        run.take_up(checkpoint)
     interrupted = False
-    best_score, best_state = math.inf, _copy(network)
-    epochs = _epochs(network, rows, settings, optimizer, loss)
     try:
-        for epoch, (lr, terms) in enumerate(epochs, start=1):
+        epochs = _epochs(network, rows, settings, optimizer, loss, len(run.history), seed)
+        while not run.over and (done := next(epochs, None)) is not None:
+            lr, terms = done
+            epoch = len(run.history) + 1
             network.eval()
-            log_loss, value = _validate(probabilities, validation, metric)
+            due = None if checkpoint is None else float(checkpoint.due())
+            log_loss, value, due = distributed.agreed(
+                [*_validate(probabilities, validation, metric), due]
+            )
             score = _to_minimise(log_loss, value, settings) if validation else -epoch
-            is_best = score < best_score
+            is_best = score < run.best_score
             if is_best:
-                best_score, best_state = score, _copy(network)
+                run.best_score, run.best = score, _copy(network)
             record = EpochRecord(epoch, lr, terms, log_loss, metric, value, is_best)
-            history.append(record)
+            run.history.append(record)
             on_epoch(record)
-            if validation and _out_of_patience(history, settings.patience):
-                break
+            run.over = epoch == settings.max_epochs or bool(
+                validation and _out_of_patience(run.history, settings.patience)
+            )
+            if checkpoint is not None and (due or run.over):
+                checkpoint.write(*run.state())
     except KeyboardInterrupt:
-        if not history:
+        if not run.history:
             raise
         interrupted = True
-    network.load_state_dict(best_state)
+    network.load_state_dict(run.best)
     network.eval().requires_grad_(False)
-    return Course(history, interrupted)
+    return Course(run.history, interrupted)
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """All that a training has come to after some epochs."""
+
+    network: nn.Module
+    optimizer: Adam
+    best: dict[str, Tensor]
+    best_score: float = math.inf
+    history: list[EpochRecord] = field(default_factory=list)
+    over: bool = False
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and JSON values it can be taken up from."""
+        tensors = {f"now.{name}": value for name, value in _copy(self.network).items()}
+        tensors |= {f"best.{name}": value for name, value in self.best.items()}
+        tensors |= {f"adam.{name}": value for name, value in self.optimizer.state().items()}
+        tensors["random"] = torch.get_rng_state()
+        facts = {
+            "best_score": self.best_score,
+            "history": [asdict(record) for record in self.history],
+            "over": self.over,
+        }
+        return tensors, facts
+
+    def take_up(self, checkpoint: Checkpoint) -> None:
+        """Go on from what was written, if anything was."""
+        found = checkpoint.read()
+        if found is None:
+            return
+        tensors, facts = found
+        try:
+            self.network.load_state_dict(_part(tensors, "now."))
+            self.best = {
+                name: tensors[f"best.{name}"].to(value) for name, value in self.best.items()
+            }
+            self.optimizer.load_state(_part(tensors, "adam."))
+            torch.set_rng_state(tensors["random"])
+            self.best_score = float(facts["best_score"])
+            self.history = [EpochRecord(**record) for record in facts["history"]]
+            self.over = bool(facts["over"])
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise ModelFileError(
+                f"{checkpoint.file} is no state of this training; delete it to begin anew"
+            ) from error
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {n.removeprefix(prefix): v for n, v in tensors.items() if n.startswith(prefix)}
 
 
 def _epochs(
     network: nn.Module,
-    rows: Rows,
+    rows: Learnt,
     settings: LoopSettings,
     optimizer: Adam,
     loss: Callable[[Tensor, Tensor, Tensor], Terms],
+    n_done: int,
+    seed: int,
 ) -> Iterator[tuple[float, dict[str, float]]]:
     """Train epoch by epoch; yield the learning rate and the mean of every loss term."""
     like = next(network.parameters())
     n, size = len(rows), settings.batch_size
-    total_steps = settings.max_epochs * math.ceil(n / size)
-    step = 0
-    for _ in range(settings.max_epochs):
+    us = distributed.team()
+    n_steps = math.ceil(n / size)
+    total_steps = settings.max_epochs * n_steps
+    step = n_done * n_steps
+    for _ in range(n_done, settings.max_epochs):
+        generator = None
+        if us.size > 1:  # one order of the rows in all processes, noise of its own in each
+            generator = torch.Generator().manual_seed(seed + step)
+            torch.manual_seed(seed + step + (us.rank + 1) * 2**40)
         network.train()
         sums: Tensor | float = 0.0
         names: tuple[str, ...] = ()
-        order = torch.randperm(n).numpy()
-        for start in range(0, n, size):
-            index = order[start : start + size]
+        for x, y, weight in rows.batches(size, like, generator):
             lr = settings.lr * _schedule(step / total_steps, settings)
-            x = rows_tensor(rows.X, index, like)
-            y = rows_tensor(rows.Y, index, like)
-            terms = loss(x, y, torch.as_tensor(rows.weight[index]).to(like))
+            terms = loss(x, y, weight)
             optimizer.zero_grad()
             terms.total.backward()
+            names, values = terms._fields, torch.stack(tuple(terms)).detach()
+            if us.size > 1:
+                values = distributed.add_up(network.parameters(), weight.sum(), terms)
             optimizer.step(lr)
             step += 1
-            names = terms._fields
-            sums = sums + torch.stack(tuple(terms)).detach() * (len(index) / n)
+            done = min(size, n - (step - 1) % n_steps * size)  # rows of the whole batch
+            sums = sums + values * (done / n)
         means = dict(zip(names, cast("Tensor", sums).tolist(), strict=True))
         _refuse_non_finite(means, step)
         yield lr, means

@@ -13,22 +13,28 @@ Two facts make them cheap. The sum over pairs factorises,
 so nothing of size L x L is built; and with ``t = 2 y - 1`` all terms follow from the one
 number ``Phi(t s)`` per label. The gradient is written by hand: it is linear in quantities
 already at hand, needs no stored graph, and walks over the rows in pieces that stay in cache.
+
+Rows of a batch may share draws: then ``B u`` and its gradient cost little. What that does to
+the gradient's variance is small: rows differ in labels and means. See `sets_of_draws`.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.distributions import kl_divergence
 
 from mpvae import kernel, probit
 from mpvae.config import Settings
-from mpvae.networks import Branches
+from mpvae.networks import Branches, Gaussian
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _PIECE = 2**20  # elements of a work array; measured equally fast from 2^19 to 2^22
+_SETS = 16  # of draws, for the rows of a batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +81,8 @@ def mpvae_loss(
         Both branches of the network for the batch.
     B : Tensor of shape (L, K)
         Factor loadings.
-    u : Tensor of shape (N, H, K)
-        Standard normal draws, shared by both branches.
+    u : Tensor of shape (G, H, K)
+        Standard normal draws, as `sets_of_draws` makes them; shared by both branches.
     y : Tensor of shape (N, L)
         Labels in {0, 1}, NaN where not observed.
     row_weight : Tensor of shape (N,)
@@ -91,10 +97,18 @@ def mpvae_loss(
     kl_weight = settings.beta**settings.beta_power if settings.label_branch else 0.0
     kl = total.new_zeros(())
     if kl_weight:  # else nothing holds the codes together: the divergence may be infinite
-        kl = weight @ kl_divergence(branches.q_z_y, branches.p_z_x)
+        kl = weight @ _kl(branches.q_z_y, branches.p_z_x)
         total = total + kl_weight * kl
     x, y_ = (terms @ weight)[:, [0, -1]].unbind(1)  # (3,): the terms of each branch
     return LossTerms(total, x[0], y_[0], x[1], y_[1], x[2], y_[2], kl.detach())
+
+
+def _kl(q: Gaussian, p: Gaussian) -> Tensor:
+    """Kullback-Leibler divergence of q from p, shape (N,); torch's own takes twice the time."""
+    scale = p.base_dist.scale
+    ratio = q.base_dist.scale / scale
+    gap = (q.mean - p.mean) / scale
+    return 0.5 * (ratio.square() + gap.square() - 1).sum(-1) - ratio.log().sum(-1)
 
 
 def term_weights(settings: Settings) -> TermWeights:
@@ -115,6 +129,16 @@ def normals(shape: tuple[int, ...], like: Tensor) -> Tensor:
     return torch.randn(shape).to(like)
 
 
+def sets_of_draws(n_rows: int, n_draws: int, B: Tensor) -> Tensor:
+    """Standard normal draws (G, H, K) for a batch: at most 16 sets, which rows share.
+
+    With independent draws the variance of a batch's mean gradient is V; were all rows to
+    share one set, it would be V + C. With G sets it is about V + C / G.
+    """
+    share = -(-n_rows // _SETS)
+    return normals((-(-n_rows // share), n_draws, B.shape[1]), B)
+
+
 def probit_loss(
     m: Tensor,
     B: Tensor,
@@ -132,8 +156,8 @@ def probit_loss(
         Probit means of R branches.
     B : Tensor of shape (L, K)
         Factor loadings.
-    u : Tensor of shape (N, H, K)
-        Standard normal draws.
+    u : Tensor of shape (G, H, K)
+        Standard normal draws; ceil(N / G) rows, one after the other, share a set of them.
     y : Tensor of shape (N, L)
         Labels in {0, 1}; NaN is not observed and takes part in no term.
     row_weight : Tensor of shape (N,)
@@ -193,29 +217,38 @@ def _value_and_gradient(
     antithetic: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     R, N, L = m.shape
-    H, K = u.shape[1:]
+    H = u.shape[1]
     t = probit.signs(y)
     # v = -t s / sqrt 2, so that 2 Phi(t s) = erfc(v): scale and sign go into the small m and
     # B u once, and an unobserved label has v = 0, erfc(v) = 1, log 0: it drops out by itself.
     tc = t * -math.sqrt(0.5)  # (N, L)
     v_mean = (m * tc).transpose(0, 1).contiguous()  # (N, R, L)
-    terms = m.new_empty(3, R, N)
-    dv_mean = torch.empty_like(v_mean)
+    found = []
     dB = torch.zeros_like(B)
-    on_rows = _rows_value_and_gradient
+    share = -(-N // len(u))  # rows that share draws
+    on_rows: Callable[..., tuple[Tensor, Tensor, Tensor]]
     if kernel.supports(v_mean, weights):
-        on_rows = kernel.rows_value_and_gradient
-    rows = max(1, min(N, _PIECE // (2 * R * H * L)))
-    for start in range(0, N, rows):
-        piece = slice(start, min(N, start + rows))
-        n = piece.stop - start
-        u_piece = u[piece].reshape(n * H, K)
-        v_draw = (u_piece @ B.mT).view(n, H, L).mul_(tc[piece, None])
-        terms[..., piece], dv_mean[piece], dv_draw = on_rows(
-            v_mean[piece], v_draw, t[piece], row_weight[piece], weights, antithetic
+        on_rows, of_a_set = kernel.rows_value_and_gradient, H * L
+    else:  # work arrays for every row of a set
+        on_rows, of_a_set = _rows_value_and_gradient, 2 * R * H * L * share
+    sets = max(1, _PIECE // of_a_set)
+    for start in range(0, len(u), sets):
+        u_piece = u[start : start + sets].flatten(0, 1)  # (sets H, K)
+        piece = slice(start * share, (start + sets) * share)
+        v_draw = (u_piece @ B.mT).mul_(-math.sqrt(0.5)).view(-1, H, L)
+        terms, dv_mean, dv_draw = on_rows(
+            v_mean[piece], v_draw, t[piece], row_weight[piece], weights, antithetic, share
         )
-        dB.addmm_(dv_draw.mul_(tc[piece, None]).view(n * H, L).mT, u_piece)
-    return terms, dv_mean.mul_(tc[:, None]).transpose(0, 1), dB
+        dB.addmm_(dv_draw.view(-1, L).mT, u_piece, alpha=-math.sqrt(0.5))
+        found.append((terms, dv_mean.mul_(tc[piece, None])))
+    terms, dm = found[0] if len(found) == 1 else _joined(found)
+    return terms, dm.transpose(0, 1), dB
+
+
+def _joined(found: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Terms (3, R, N) and gradients (N, R, L) of all rows, from those of pieces."""
+    terms, dm = zip(*found, strict=True)
+    return torch.cat(terms, -1), torch.cat(dm)
 
 
 def _rows_value_and_gradient(
@@ -225,6 +258,7 @@ def _rows_value_and_gradient(
     row_weight: Tensor,
     weights: TermWeights,
     antithetic: bool,
+    share: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Terms of some rows, and the gradient of their weighted sum.
 
@@ -232,11 +266,13 @@ def _rows_value_and_gradient(
     ----------
     v_mean : Tensor of shape (n, R, L)
         ``-t m / sqrt 2`` of each branch.
-    v_draw : Tensor of shape (n, H, L)
-        ``-t B u / sqrt 2`` of each draw; ``v = v_mean + v_draw``, and with antithetic draws
-        also ``v = v_mean - v_draw``.
+    v_draw : Tensor of shape (G, H, L)
+        ``-B u / sqrt 2`` of each draw; ``v = v_mean + t v_draw``, and with antithetic draws
+        also ``v = v_mean - t v_draw``.
     t : Tensor of shape (n, L)
         Signs of the labels: 1, -1, or 0 where not observed.
+    share : int
+        Rows, one after the other, that share draws.
 
     Returns
     -------
@@ -244,11 +280,11 @@ def _rows_value_and_gradient(
         Cross-entropy, ranking, entropy; unweighted.
     dv_mean : Tensor of shape (n, R, L)
         Gradient of ``sum_rows row_weight * sum_terms weight * term`` in ``v_mean``.
-    dv_draw : Tensor of shape (n, H, L)
+    dv_draw : Tensor of shape (G, H, L)
         The same in ``v_draw``.
     """
     n, R, L = v_mean.shape
-    H = v_draw.shape[1]
+    G, H = v_draw.shape[:2]
     A = 2 if antithetic else 1  # u and -u
     S = A * H
     present, absent = (t > 0).to(t.dtype), (t < 0).to(t.dtype)
@@ -260,9 +296,10 @@ def _rows_value_and_gradient(
 
     terms = v_mean.new_zeros(3, R, n)
     v5 = v_mean.new_empty(n, R, A, H, L)
-    torch.add(v_mean[:, :, None], v_draw[:, None], out=v5[:, :, 0])
+    of_row = v_draw.repeat_interleave(share, 0)[:n].mul_(t[:, None])
+    torch.add(v_mean[:, :, None], of_row[:, None], out=v5[:, :, 0])
     if antithetic:
-        torch.sub(v_mean[:, :, None], v_draw[:, None], out=v5[:, :, 1])
+        torch.sub(v_mean[:, :, None], of_row[:, None], out=v5[:, :, 1])
     v = v5.view(n, R * S, L)
 
     # Cross-entropy: log-mean-exp over draws; its gradient weighs each draw by softmax.
@@ -278,9 +315,9 @@ def _rows_value_and_gradient(
     by_draw = log_p.softmax(-1).mul_((weights.ce * row_weight)[:, None, None]).view(n, R * S, 1)
     hazard = probit.erfc_hazard(v).mul_(by_draw) if tail else None
 
-    # G = -dLoss/d(2 Phi); then dLoss/dv = slope exp(-v^2) G.
+    # First slope = -dLoss/d(2 Phi); then dLoss/dv = 2 exp(-v^2) slope / sqrt pi.
     density = torch.addcmul(v.new_zeros(()), v, v, value=-1, out=v).exp_()
-    G = v.new_zeros(()) if hazard is not None else torch.div(by_draw, p)
+    slope = v.new_zeros(()) if hazard is not None else torch.div(by_draw, p)
     if weights.rank:
         e = torch.mul(p, -g / 2).exp_()  # e^{-g Phi(t s)}
         if bool((observed < 1).any()):
@@ -293,18 +330,19 @@ def _rows_value_and_gradient(
         factor = (per_pair * row_weight)[:, None] * (weights.rank * g / (2 * S))
         by_absent = (sum_present * factor)[..., None]
         by_present = (sum_absent * factor)[..., None]
-        G = G + e.mul_(by_absent).add_(e_present.mul_(by_present - by_absent))
+        slope = slope + e.mul_(by_absent).add_(e_present.mul_(by_present - by_absent))
     if weights.entropy:
         contribution, terms[2] = _entropy(p, t, R)
-        G = G + contribution.mul_((weights.entropy / S * row_weight)[:, None, None])
-    G = density.mul_(G)
+        slope = slope + contribution.mul_((weights.entropy / S * row_weight)[:, None, None])
+    slope = density.mul_(slope)
     if hazard is not None:
-        G.add_(hazard)
-    G.mul_(2 / math.sqrt(math.pi) * (1 - 2 * weights.floor))
+        slope.add_(hazard)
+    slope.mul_(2 / math.sqrt(math.pi) * (1 - 2 * weights.floor))
 
-    by_sign = G.view(n, R, A, H, L).sum(1)
-    dv_draw = by_sign[:, 0] - by_sign[:, 1] if antithetic else by_sign[:, 0]
-    return terms, G.view(n, R, S, L).sum(2), dv_draw
+    by_sign = slope.view(n, R, A, H, L).sum(1)
+    of_row = by_sign[:, 0] - by_sign[:, 1] if antithetic else by_sign[:, 0]
+    filled = torch.nn.functional.pad(of_row.mul_(t[:, None]), (0, 0, 0, 0, 0, G * share - n))
+    return terms, slope.view(n, R, S, L).sum(2), filled.view(G, share, H, L).sum(1)
 
 
 def _log_product(p: Tensor) -> Tensor:
@@ -327,7 +365,7 @@ def _log_product(p: Tensor) -> Tensor:
 
 
 def _entropy(p: Tensor, t: Tensor, R: int) -> tuple[Tensor, Tensor]:
-    """Contribution of the entropy term to G (n, R S, L), and the term itself (R, n)."""
+    """Contribution of the entropy term to the slope (n, R S, L), and the term itself (R, n)."""
     n = len(p)
     t = t[:, None]  # (n, 1, L)
     Phi = torch.where(t > 0, 0.5 * p, 1 - 0.5 * p)  # Phi(s), from 2 Phi(t s)

@@ -20,12 +20,13 @@ from torch import Tensor
 
 from mpvae import calibration, inference, observed, probit
 from mpvae.answers import N_DRAWS, JointMetric, best_answers
+from mpvae.checkpoints import Checkpoint, Checkpoints
 from mpvae.config import Metric, Settings
 from mpvae.data import stratified_folds, stratified_split
 from mpvae.features import Matrix
 from mpvae.loop import EpochRecord
 from mpvae.networks import MPVAE
-from mpvae.rows import Rows, in_sum
+from mpvae.rows import Learnt, Rows, in_sum, most_judged
 from mpvae.training import TrainedNetwork, train
 
 _Index: TypeAlias = NDArray[np.int64]
@@ -72,6 +73,7 @@ def fit_members(
     n_jobs: int = 1,
     on_epoch: Callable[[int, EpochRecord], None],
     on_member: Callable[[HeldOut], None] | None = None,
+    checkpoints: Checkpoints | None = None,
 ) -> Members:
     """Train every member.
 
@@ -84,21 +86,56 @@ def fit_members(
 
     ``on_epoch`` is told of every epoch, or of the last one of a member from another process;
     ``on_member`` after every member but for an interrupted one, with what the members so far
-    say about rows they have not seen.
+    say about rows they have not seen. ``checkpoints``: where their states are kept meanwhile.
+    """
+    splits = _splits(rows, validation, settings, seed)
+    return fit_parts(
+        partial(_parts, rows, validation, splits),
+        settings,
+        evidence=None if rows.evidence is None else rows,
+        validation=validation,
+        metric=metric,
+        seed=seed,
+        device=device,
+        n_jobs=n_jobs,
+        on_epoch=on_epoch,
+        on_member=on_member,
+        checkpoints=checkpoints,
+    )
+
+
+def fit_parts(
+    parts: Callable[[], Iterable[tuple[Learnt, Rows | None]]],
+    settings: Settings,
+    *,
+    evidence: Rows | None = None,
+    validation: Rows | None = None,
+    metric: Metric,
+    seed: int,
+    device: str,
+    n_jobs: int = 1,
+    on_epoch: Callable[[int, EpochRecord], None],
+    on_member: Callable[[HeldOut], None] | None = None,
+    checkpoints: Checkpoints | None = None,
+) -> Members:
+    """Train a member on each part: rows to learn from, and rows to be judged on.
+
+    ``evidence``: all rows, where there is evidence about them. ``validation``: the rows that
+    all members are judged on, where that is so. The rest is as in `fit_members`.
     """
     networks: list[MPVAE] = []
     history: list[dict[str, Any]] = []
     judged: list[HeldOut] = []
     interrupted = False
-    parts = partial(_parts, rows, validation, _splits(rows, validation, settings, seed))
     train_one = partial(_train_one, settings=settings, metric=metric, device=device)
+    todo = (
+        (*part, seed + member, None if checkpoints is None else checkpoints.of(member))
+        for member, part in enumerate(parts())
+    )
     if n_jobs > 1:
-        done = _in_processes(train_one, parts(), seed, n_jobs, on_epoch)
+        done = _in_processes(train_one, todo, n_jobs, on_epoch)
     else:
-        done = (
-            train_one(*part, seed + member, partial(on_epoch, member))
-            for member, part in enumerate(parts())
-        )
+        done = (train_one(*one, partial(on_epoch, k)) for k, one in enumerate(todo))
     for member in range(settings.n_members):
         try:
             trained, found = next(done)
@@ -117,7 +154,7 @@ def fit_members(
         if on_member is not None and judged:
             on_member(_together(judged, by_fold=validation is None))
     held_out = _together(judged, by_fold=validation is None) if judged else None
-    finish = partial(_finished, networks, held_out, history, parts, rows, validation)
+    finish = partial(_finished, networks, held_out, history, parts, evidence, validation)
     try:
         return finish(settings.z_draws, interrupted)
     except KeyboardInterrupt:  # of what remains nothing takes long
@@ -125,9 +162,10 @@ def fit_members(
 
 
 def _train_one(
-    learn: Rows,
+    learn: Learnt,
     judge: Rows | None,
     seed: int,
+    checkpoint: Checkpoint | None,
     on_epoch: Callable[[EpochRecord], None],
     *,
     settings: Settings,
@@ -136,7 +174,14 @@ def _train_one(
 ) -> _Done:
     """A trained member, and what it says about the rows it is judged on."""
     trained = train(
-        learn, judge, settings, metric=metric, seed=seed, device=device, on_epoch=on_epoch
+        learn,
+        judge,
+        settings,
+        metric=metric,
+        seed=seed,
+        device=device,
+        on_epoch=on_epoch,
+        checkpoint=checkpoint,
     )
     trained.network.double()  # equal rows, equal answers, in any batch
     if judge is None:
@@ -147,25 +192,21 @@ def _train_one(
 
 def _in_processes(
     train_one: Callable[..., _Done],
-    parts: Iterable[tuple[Rows, Rows | None]],
-    seed: int,
+    todo: Iterable[tuple[Any, ...]],
     n_jobs: int,
     on_epoch: Callable[[int, EpochRecord], None],
 ) -> Iterator[_Done]:
-    """As `_train_one` for each part, some of them at the same time."""
+    """As `_train_one` for each, some of them at the same time."""
     pool = joblib.Parallel(n_jobs=n_jobs, return_as="generator")
-    each = (
-        joblib.delayed(_on_one_thread)(train_one, *part, seed + member)
-        for member, part in enumerate(parts)
-    )
+    each = (joblib.delayed(_on_one_thread)(train_one, *one) for one in todo)
     for member, done in enumerate(pool(each)):
         on_epoch(member, done[0].history[-1])
         yield done
 
 
-def _on_one_thread(train_one: Callable[..., _Done], *part_and_seed: Any) -> _Done:
+def _on_one_thread(train_one: Callable[..., _Done], *one: Any) -> _Done:
     torch.set_num_threads(1)
-    return train_one(*part_and_seed, lambda record: None)
+    return train_one(*one, lambda record: None)
 
 
 def recalibrate(fitted: Members) -> Members:
@@ -191,8 +232,8 @@ def _finished(
     networks: list[MPVAE],
     held_out: HeldOut | None,
     history: list[dict[str, Any]],
-    parts: Callable[[], Iterable[tuple[Rows, Rows | None]]],
-    rows: Rows,
+    parts: Callable[[], Iterable[tuple[Learnt, Rows | None]]],
+    evidence: Rows | None,
     validation: Rows | None,
     z_draws: int,
     interrupted: bool,
@@ -202,15 +243,15 @@ def _finished(
     answers: list[dict[JointMetric, NDArray[np.int64]]] = []
     answered: list[NDArray[np.bool_]] = []
     worth = None
-    if rows.evidence is not None:
-        networks, held_out, worth = _on_evidence(networks, held_out, rows)
+    if evidence is not None:
+        networks, held_out, worth = _on_evidence(networks, held_out, evidence)
     if validation is not None and held_out is not None and held_out.evidence is not None:
         # Of several networks the mean of probabilities counts, not of probits.
         P = inference.marginals(networks, validation.with_evidence(worth), z_draws)
         held_out = replace(held_out, P=P)
     usual = 1.0 if held_out is None else _usual_f1(held_out)
     for network, (learn, judge) in zip(networks, parts(), strict=False):
-        X = learn.with_evidence(worth)
+        X = learn.sample.with_evidence(worth)
         C.append(inference.code_loadings(network, X))
         F.append(inference.feature_loadings(network, X))
         if validation is None and judge is not None and held_out is not None:
@@ -290,8 +331,10 @@ def _splits(
         return [(None, None)] * n_members
     if n_members > 1:
         folds = stratified_folds(rows.Y, n_members, seed=seed)
+        most = most_judged(rows.Y.shape[1])
         return [
-            (np.flatnonzero(folds != k), np.flatnonzero(folds == k)) for k in range(n_members)
+            (np.flatnonzero(folds != k), np.flatnonzero(folds == k)[:most])
+            for k in range(n_members)
         ]
     share = settings.validation_fraction
     if share * len(rows) < 1 or len(rows) < 3:
@@ -299,7 +342,7 @@ def _splits(
     split = stratified_split(rows.Y, {"learn": 1 - share, "judge": share}, seed=seed)
     if min(map(len, split.values())) == 0:
         return [(None, None)]
-    return [(split["learn"], split["judge"])]
+    return [(split["learn"], split["judge"][: most_judged(rows.Y.shape[1])])]
 
 
 def _parts(

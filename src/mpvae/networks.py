@@ -97,13 +97,12 @@ class MPVAE(nn.Module):
         x = self.drop_inputs(x)
         p_z_x = self.prior(x)
         q_z_y = self.posterior(x, y)
-        z = torch.cat([d.mean + d.stddev * eps for d in (p_z_x, q_z_y)])
-        hidden = self.decoder(torch.cat([x.repeat(2, 1), z], -1))  # one pass for both branches
+        z = torch.stack([d.mean + d.base_dist.scale * eps for d in (p_z_x, q_z_y)])
+        hidden = self._hidden(self.from_features(x), z)  # (2, N, H): one pass for both branches
         if self.output_y is None:
-            m_x, m_y = self.output(hidden).chunk(2)
+            m_x, m_y = self.output(hidden).unbind()
         else:
-            hidden_x, hidden_y = hidden.chunk(2)
-            m_x, m_y = self.output(hidden_x), self.output_y(hidden_y)
+            m_x, m_y = self.output(hidden[0]), self.output_y(hidden[1])
         return Branches(p_z_x, q_z_y, m_x, m_y)
 
     def prior(self, x: Tensor) -> Gaussian:
@@ -130,9 +129,7 @@ class MPVAE(nn.Module):
 
     def decode_codes(self, given: FromFeatures, z: Tensor) -> Tensor:
         """As `decode`, for codes ``z`` (..., d) and features that broadcast with them."""
-        first: nn.Linear = self.decoder[0]  # type: ignore[assignment]
-        hidden = (z @ first.weight[:, -self.latent_dim :].mT).add_(given.hidden)
-        m: Tensor = self.output(self.decoder[1:](hidden))
+        m: Tensor = self.output(self._hidden(given, z))
         return m if given.offset is None else m + given.offset
 
     def decode_with_slope(self, given: FromFeatures, z: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,6 +145,15 @@ class MPVAE(nn.Module):
                 slope = slope * (hidden > 0)[..., None]
                 hidden = layer(hidden)
         return (hidden if given.offset is None else hidden + given.offset), slope
+
+    def _hidden(self, given: FromFeatures, z: Tensor) -> Tensor:
+        """Last hidden layer of the decoder."""
+        first: nn.Linear
+        first, *others = self.decoder  # type: ignore[assignment]
+        hidden: Tensor = (z @ first.weight[:, -self.latent_dim :].mT).add_(given.hidden)
+        for layer in others:
+            hidden = layer(hidden)
+        return hidden
 
     def _inputs(self, x: Tensor) -> Tensor:
         return x if self.trust is None else x[:, : -len(self.trust)]

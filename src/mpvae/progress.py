@@ -77,6 +77,14 @@ def counting(what: str, total: int, enabled: bool) -> Iterator[Progress]:
         yield bar
 
 
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """Bar for work that is done elsewhere: how long it takes is not known."""
+    with _bar(True) as bar:
+        bar.add_task(what, total=None)
+        yield
+
+
 def _bar(enabled: bool, *extra: TextColumn) -> Progress:
     console = Console(stderr=True)
     return Progress(

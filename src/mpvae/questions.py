@@ -1,6 +1,7 @@
 """What one can ask a fitted model about labels together, beyond the probability of each."""
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from mpvae.surface import MultiLabelClassifier, inside_zero_one
 
 _SHOW_BAR_ABOVE = 500  # rows; fewer take a moment
 MAX_DRAWS = 2**16
+MAX_PAIRS = 10**6
+"""Pairs of labels in a table of associations, unless fewer are asked for."""
 
 
 class JointQuestions(MultiLabelClassifier):
@@ -170,14 +173,33 @@ class JointQuestions(MultiLabelClassifier):
         inside = conformal.label_sets(self._marginals(X), threshold)
         return self._wrap(inside, X, self.label_names_)
 
-    def associations(self, *, level: float = 0.95) -> pd.DataFrame:
+    def associations(self, *, level: float = 0.95, top: int | None = None) -> pd.DataFrame:
         """Pairs of labels with their residual correlation, its interval, and the raw one.
+
+        Parameters
+        ----------
+        level : float in (0, 1)
+            Of the intervals.
+        top : int, optional
+            The strongest pairs alone; default: all, up to a million.
 
         See Also
         --------
         mpvae.associations.pair_table : what the columns are.
         """
         check_is_fitted(self)
+        L = len(self.label_names_)
+        if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 1):
+            raise ConfigError(f"top must be an integer from 1 on, got {top!r}")
+        if top is not None or L * (L - 1) // 2 > MAX_PAIRS:
+            return associations.strongest_pairs(
+                self.label_names_,
+                self._residual_loadings(),
+                self.feature_loadings_,
+                min(top or MAX_PAIRS, max(1, L * (L - 1) // 2)),
+                level=level,
+                by_fold=self.members_by_fold_,
+            )
         return associations.pair_table(
             self.label_names_,
             np.stack(self._residual_covariances()),
@@ -189,7 +211,10 @@ class JointQuestions(MultiLabelClassifier):
     def label_groups(self, n_groups: int | None = None) -> pd.Series:
         """Group of each label, by clustering of the residual correlation; 0 is the largest."""
         check_is_fitted(self)
-        groups = associations.group_labels(self.correlation_, n_groups)
+        if len(self.label_names_) > associations.MANY:
+            groups = associations.group_many(self._residual_loadings(), n_groups)
+        else:
+            groups = associations.group_labels(self.correlation_, n_groups)
         return pd.Series(groups, index=self.label_names_, name="group")
 
     def feature_importance(
@@ -264,14 +289,52 @@ class JointQuestions(MultiLabelClassifier):
         np.fill_diagonal(correlation, 1.0)  # to the last digit
         return correlation
 
+    def correlation_block(
+        self, labels: Sequence[str], others: Sequence[str] | None = None
+    ) -> pd.DataFrame:
+        """`correlation_` of some labels with each other, or with others.
+
+        Where there are thousands of labels, the whole matrix is more than one can look at.
+
+        Parameters
+        ----------
+        labels, others : sequence of str
+            Names; without ``others``, the same again.
+
+        Returns
+        -------
+        DataFrame
+            A row for each of ``labels``, a column for each of ``others``.
+        """
+        check_is_fitted(self)
+        place = {str(name): k for k, name in enumerate(self.label_names_)}
+        names = [
+            list(map(str, group)) for group in (labels, labels if others is None else others)
+        ]
+        unknown = [name for group in names for name in group if name not in place]
+        if unknown:
+            raise DataError(f"{unknown[0]!r} is no label of the model; see label_names_")
+        rows, columns = ([place[name] for name in group] for group in names)
+        covariance = np.zeros((len(rows), len(columns)))
+        variance = np.ones(len(place))
+        for loadings in self._residual_loadings():
+            covariance += loadings[rows] @ loadings[columns].T / len(self.networks_)
+            variance += (loadings**2).sum(1) / len(self.networks_)
+        found = covariance / np.sqrt(np.outer(variance[rows], variance[columns]))
+        found[np.equal.outer(rows, columns)] = 1.0
+        return pd.DataFrame(found, index=names[0], columns=names[1])
+
     @property
     def label_embedding_(self) -> NDArray[np.float64]:
         """Vector of each label: rows of the Cholesky factor of `sigma_g_`, as in the paper."""
         return np.linalg.cholesky(self.sigma_g_).astype(np.float64)
 
-    def _residual_covariances(self) -> list[NDArray[np.float64]]:
+    def _residual_loadings(self) -> list[NDArray[np.float64]]:
         pairs = zip(self.networks_, self.code_loadings_, strict=True)
-        return [_covariance(np.hstack([net.B.cpu().numpy(), C])) for net, C in pairs]
+        return [np.hstack([net.B.cpu().numpy(), C]) for net, C in pairs]
+
+    def _residual_covariances(self) -> list[NDArray[np.float64]]:
+        return [_covariance(loadings) for loadings in self._residual_loadings()]
 
     def _question(self, X: Any, known: Any, n_draws: int) -> tuple[Any, NDArray[np.float64]]:
         """Features as the networks see them, and labels (n, L) with NaN where not known."""

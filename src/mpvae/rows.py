@@ -1,22 +1,58 @@
 """Rows to learn from or to be judged on, and how a batch of them becomes tensors."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from mpvae.distributed import share_of, team
 from mpvae.features import Matrix, beside, dense
+from mpvae.observed import prevalence
 
 FARTHEST = 5.0
 """On the probit scale: evidence is never certain."""
 
 
+Batch: TypeAlias = tuple[Tensor, Tensor, Tensor]
+"""Features (N, D), labels (N, L) and weights (N,) of some rows."""
+
+
+class Learnt(Protocol):
+    """Rows to learn from, wherever they are."""
+
+    @property
+    def n_features(self) -> int: ...  # noqa: D102
+    @property
+    def n_labels(self) -> int: ...  # noqa: D102
+    @property
+    def sample(self) -> "Rows":
+        """Some of the rows, or all, in memory."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def batches(
+        self, size: int, like: Tensor, generator: torch.Generator | None = None
+    ) -> Iterator[Batch]:
+        """All rows once, in random order; tensors with dtype and device of ``like``.
+
+        Of several processes each gets its share of every batch; the order comes from the
+        generator, which is in the same state in all of them.
+        """
+        ...
+
+    def prevalence(self) -> NDArray[np.float64]:
+        """Share of the rows that have each label, see `observed.prevalence`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Features, labels and weights of some rows."""
+    """Features, labels and weights of some rows, in memory."""
 
     X: Matrix
     Y: Matrix
@@ -25,6 +61,44 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.weight)
+
+    @property
+    def n_features(self) -> int:
+        """Columns of X."""
+        return int(self.X.shape[1])
+
+    @property
+    def n_labels(self) -> int:
+        """Columns of Y."""
+        return int(self.Y.shape[1])
+
+    @property
+    def sample(self) -> "Rows":
+        """All of them."""
+        return self
+
+    def batches(
+        self, size: int, like: Tensor, generator: torch.Generator | None = None
+    ) -> Iterator[Batch]:
+        """All rows once, in random order; of several processes each gets its share."""
+        order = torch.randperm(len(self), generator=generator).numpy()
+        us = team()
+        for start in range(0, len(self), size):
+            index = order[start : start + size]
+            index = index[share_of(len(index), us)]
+            yield (
+                rows_tensor(self.X, index, like),
+                rows_tensor(self.Y, index, like),
+                torch.as_tensor(self.weight[index]).to(like),
+            )
+
+    def prevalence(self) -> NDArray[np.float64]:
+        """Share of the rows that have each label, see `observed.prevalence`."""
+        return prevalence(self.Y, self.weight)
+
+    def contents(self) -> tuple[Matrix | NDArray[np.floating] | None, ...]:
+        """All that is in the rows."""
+        return self.X, self.Y, self.weight, self.evidence
 
     def take(self, index: NDArray[np.int64]) -> "Rows":
         """Those rows alone."""
@@ -36,6 +110,11 @@ class Rows:
         if self.evidence is None or worth is None:
             return self.X
         return beside(self.X, in_sum(worth[:, None] * self.evidence))
+
+
+def most_judged(n_labels: int) -> int:
+    """Rows a member is judged on, at most: with very many labels some are enough."""
+    return max(100, 2**22 // n_labels)
 
 
 def in_sum(

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec
+from typing import Annotated, Any, Literal, ParamSpec
 
 import numpy as np
 import typer
@@ -19,6 +19,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+Engine = Literal["local", "ray"]
 P = ParamSpec("P")
 
 TableArgument = Annotated[
@@ -55,6 +56,16 @@ RowsOption = Annotated[
     str, typer.Option("--rows", help="auto, all, or a split of the file: train, val, test.")
 ]
 PresetOption = Annotated[Preset, typer.Option(help="Where settings not given come from.")]
+EngineOption = Annotated[
+    Engine,
+    typer.Option(
+        help="Where the work is done: in this process, or by Ray, on the cluster that "
+        "RAY_ADDRESS names or on this machine (`pip install 'mpvae[ray]'`)."
+    ),
+]
+WorkersOption = Annotated[
+    int, typer.Option(help="With --engine ray: processes that work side by side.", min=1)
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 

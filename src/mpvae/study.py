@@ -18,6 +18,7 @@ from mpvae.task import Task
 from mpvae.tuned import TrialResult, Tuned
 
 if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
     from optuna.study import Study
     from optuna.trial import FrozenTrial, Trial
 
@@ -39,7 +40,6 @@ def open_study(folder: str | Path | None, task: Task) -> "Study":
     """New search, or the one in the folder, if it asks the same of the same data."""
     from optuna import create_study, get_all_study_names, load_study
     from optuna.pruners import MedianPruner
-    from optuna.samplers import TPESampler
     from optuna.study import StudyDirection
 
     storage = None if folder is None else open_journal(Path(folder))
@@ -61,11 +61,23 @@ def open_study(folder: str | Path | None, task: Task) -> "Study":
             f"{folder} holds a search with {' and '.join(other)}; give another folder, or ask "
             "the same again to go on with that search"
         )
-    # A search that goes on must not propose the same random trials again.
-    study.sampler = TPESampler(
-        n_startup_trials=_RANDOM_TRIALS, seed=(task.seed + len(study.trials)) % 2**32
-    )
+    study.sampler = new_sampler(study, task)
     return study
+
+
+def new_sampler(study: "Study", task: Task) -> "BaseSampler":
+    """A search that goes on must not propose the same random trials again."""
+    from optuna.samplers import TPESampler
+
+    seed = (task.seed + len(study.trials)) % 2**32
+    return TPESampler(n_startup_trials=_RANDOM_TRIALS, seed=seed)
+
+
+def want_default(study: "Study", task: Task) -> None:
+    """Put the default first, unless it has been finished or is waiting already."""
+    kinds = [t.state.name for t in study.trials if "default" in t.user_attrs]
+    if not {"COMPLETE", "WAITING"} & set(kinds):
+        study.enqueue_trial(task.space.default_point(), user_attrs={"default": True})
 
 
 @contextmanager
@@ -157,10 +169,15 @@ def _row(trial: "FrozenTrial", task: Task) -> dict[str, Any]:
         "state": state,
         task.metric: trial.value if state == "complete" else math.nan,
         "networks": len(trial.intermediate_values),
-        "seconds": trial.user_attrs.get("seconds", math.nan),
+        "seconds": trial.user_attrs.get("seconds", _seconds(trial)),
         **{name: _cell(tried.get(name)) for name in task.space.settings},
         "fault": trial.user_attrs.get("fault", ""),
     }
+
+
+def _seconds(trial: "FrozenTrial") -> float:
+    took = trial.duration
+    return math.nan if took is None else round(took.total_seconds(), 2)
 
 
 def _cell(value: Any) -> Any:

@@ -8,8 +8,9 @@ from typing import Any
 
 import scipy.sparse as sp
 
+from mpvae import observed
 from mpvae.checks import check_parameters
-from mpvae.config import DataShape, setting_docs
+from mpvae.config import DataShape, Settings, setting_docs
 from mpvae.estimator import MPVAEClassifier
 from mpvae.evidence import auto_asks
 from mpvae.features import row_keys
@@ -33,6 +34,7 @@ class Task:
     space: Space = field(init=False)
     fingerprint: str = field(init=False)
     auto: str | None = field(init=False)  # what base="auto" is by name, whatever the preset
+    _bare: tuple[MPVAEClassifier, Rows, Rows | None] = field(init=False)  # without evidence
     _prepared: dict[Any, tuple[MPVAEClassifier, Rows, Rows | None]] = field(
         init=False, default_factory=dict
     )
@@ -41,6 +43,7 @@ class Task:
         model = self._model({"base": None})  # reads the data; evidence can wait
         check_parameters(MPVAEClassifier(**self.fixed))
         rows, validation = self._read(model)
+        self._bare = (model, rows, validation)
         n, L = rows.Y.shape
         settings = {name: self.fixed[name] for name in setting_docs() if name in self.fixed}
         sparse = sp.issparse(rows.X)
@@ -89,10 +92,23 @@ class Task:
             self._prepared[key] = (model, *self._read(model))
         model, rows, validation = self._prepared[key]
         model = copy.copy(model).set_params(**given)
-        model.settings_ = model._resolve(
-            rows.Y, sparse=sp.issparse(rows.X), validated=validation is not None
-        )
+        model.settings_ = self._resolved(model, rows, validation)
         return model, rows, validation
+
+    def settings_at(self, point: dict[str, Any]) -> Settings:
+        """Settings of the model that `prepare` makes, at no cost."""
+        model, rows, validation = self._bare
+        model = copy.copy(model).set_params(**self.space.parameters(point))
+        return self._resolved(model, rows, validation)
+
+    @staticmethod
+    def _resolved(model: MPVAEClassifier, rows: Rows, validation: Rows | None) -> Settings:
+        return model._resolve(
+            *rows.Y.shape,
+            missing=observed.has_missing(rows.Y),
+            sparse=sp.issparse(rows.X),
+            validated=validation is not None,
+        )
 
     def _model(self, given: dict[str, Any]) -> MPVAEClassifier:
         return MPVAEClassifier(**self.parameters(given))

@@ -1,53 +1,27 @@
 """What the command line shows and writes: consoles, tables of scores, files of predictions."""
 
-import sys
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from mpvae.errors import ConfigError
 from mpvae.estimator import MPVAEClassifier
 from mpvae.evidence import source_names
 from mpvae.tuned import Tuned
+from mpvae.writing import appending
 
 out = Console(highlight=False, soft_wrap=True, emoji=False)
 err = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
-def check_suffix(file: Path) -> str:
-    """Suffix of a file that can be written; an error names those that can."""
-    if file.suffix not in (".csv", ".parquet", ".json"):
-        raise ConfigError(f"{file}: unknown suffix; use .csv, .parquet or .json")
-    return file.suffix
-
-
-def write_frame(frame: pd.DataFrame, file: Path) -> None:
-    """Write whole or not at all."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}.tmp")
-    try:
-        if check_suffix(file) == ".csv":
-            frame.to_csv(partial, index=False)
-        elif check_suffix(file) == ".parquet":
-            frame.to_parquet(partial, index=False)
-        else:
-            frame.to_json(partial, orient="records", double_precision=15)
-        partial.replace(file)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
 def hand_over(frame: pd.DataFrame, file: Path | None, what: str) -> None:
     """Print a table as CSV, or write it to a file and say ``what`` it holds."""
-    if file is None:
-        frame.to_csv(sys.stdout, index=False)
-        return
-    write_frame(frame, file)
-    out.print(f"{what} -> {plain(file)}")
+    with appending(file) as add:
+        add(frame)
+    if file is not None:
+        out.print(f"{what} -> {plain(file)}")
 
 
 def print_scores(scores: dict[str, float], heading: str) -> None:
@@ -98,16 +72,13 @@ def shown(value: object) -> str:
 
 def print_pairs(model: MPVAEClassifier, n: int) -> None:
     """Label pairs with the strongest residual correlation, given the features."""
-    R = model.correlation_
-    i, j = np.triu_indices(len(R), 1)
-    order = np.argsort(-np.abs(R[i, j]))[:n]
-    if len(order) == 0:
+    if len(model.label_names_) < 2:
         return
     table = Table("labels that hang together, given the features", "residual correlation")
     table.columns[1].justify = "right"
-    for k in order:
-        pair = f"{model.label_names_[i[k]]} / {model.label_names_[j[k]]}"
-        table.add_row(plain(pair), f"{R[i[k], j[k]]:+.2f}")
+    for pair in model.associations(top=n).itertuples():
+        name = f"{pair.label_a} / {pair.label_b}"
+        table.add_row(plain(name), f"{pair.residual_correlation:+.2f}")
     out.print(table)
 
 

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from mpvae import inference, loop, losses, probit
 from mpvae.adam import Adam, Group
+from mpvae.checkpoints import Checkpoint
 from mpvae.config import Metric, Settings
 from mpvae.loop import EpochRecord
 from mpvae.losses import LossTerms
 from mpvae.networks import MPVAE
-from mpvae.observed import prevalence
-from mpvae.rows import Rows
+from mpvae.rows import Learnt, Rows
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class TrainedNetwork:
 
 
 @contextmanager
-def threads_that_pay(rows: Rows, settings: Settings) -> Iterator[None]:
+def threads_that_pay(rows: Learnt, settings: Settings) -> Iterator[None]:
     """One thread inside the block where steps are too small to share.
 
     Measured on two cores: below some 4e8 operations a step a second thread gains nothing, and
@@ -35,7 +35,7 @@ def threads_that_pay(rows: Rows, settings: Settings) -> Iterator[None]:
     """
     before = torch.get_num_threads()
     with torch.device("meta"):  # counts weights without making them
-        network = MPVAE(rows.X.shape[1], rows.Y.shape[1], settings)
+        network = MPVAE(rows.n_features, rows.n_labels, settings)
     n_weights = sum(p.numel() for p in network.parameters())
     if 6 * n_weights * min(settings.batch_size, len(rows)) < 4e8:
         torch.set_num_threads(1)
@@ -46,7 +46,7 @@ def threads_that_pay(rows: Rows, settings: Settings) -> Iterator[None]:
 
 
 def train(
-    rows: Rows,
+    rows: Learnt,
     validation: Rows | None,
     settings: Settings,
     *,
@@ -54,13 +54,14 @@ def train(
     seed: int,
     device: str = "cpu",
     on_epoch: Callable[[EpochRecord], None] = lambda record: None,
+    checkpoint: Checkpoint | None = None,
 ) -> TrainedNetwork:
     """Train one network and return it at the epoch with the best validation score.
 
     See `mpvae.loop.fit_network` for how it ends.
     """
     with loop.seeded(seed):
-        network = MPVAE(rows.X.shape[1], rows.Y.shape[1], settings).to(device)
+        network = MPVAE(rows.n_features, rows.n_labels, settings).to(device)
         _start_at_prevalence(network, rows)
         others = [p for name, p in network.named_parameters() if name != "B"]
         optimizer = Adam(
@@ -79,6 +80,7 @@ def train(
             probabilities=lambda X: inference.marginals([network], X, settings.z_draws),
             metric=metric,
             on_epoch=on_epoch,
+            checkpoint=checkpoint,
         )
     return TrainedNetwork(network, course.history, course.interrupted)
 
@@ -88,7 +90,7 @@ def _loss(
 ) -> LossTerms:
     n_normals = settings.n_draws // 2 if settings.antithetic else settings.n_draws
     eps = torch.randn(len(x), settings.latent_dim).to(x)
-    u = losses.normals((len(x), n_normals, settings.n_factors), x)
+    u = losses.sets_of_draws(len(x), n_normals, network.B)
     seen = _partly_hidden(y, settings.hide_labels) if settings.hide_labels else y
     return losses.mpvae_loss(network(x, seen, eps), network.B, u, y, weight, settings)
 
@@ -100,9 +102,9 @@ def _partly_hidden(y: Tensor, share_of_rows: float) -> Tensor:
     return torch.where(hidden.to(y.device), torch.nan, y)
 
 
-def _start_at_prevalence(network: MPVAE, rows: Rows) -> None:
+def _start_at_prevalence(network: MPVAE, rows: Learnt) -> None:
     """Begin at the share of rows that have each label: rare labels need not be unlearnt."""
-    share = torch.as_tensor(prevalence(rows.Y, rows.weight))
+    share = torch.as_tensor(rows.prevalence())
     bias = torch.special.ndtri(share).to(network.B) * probit.scale(network.B)
     for layer in (network.output, network.output_y):
         if layer is not None:

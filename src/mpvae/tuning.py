@@ -10,6 +10,7 @@ the same search on the same data goes on from there. Nothing pickled is written 
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -20,7 +21,8 @@ from mpvae.judging import held_out_score
 from mpvae.loop import EpochRecord, device_named
 from mpvae.members import HeldOut, fit_members, recalibrate
 from mpvae.progress import TuneProgress
-from mpvae.study import open_study, quiet, require_optuna, suggest, tuned
+from mpvae.rows import Rows
+from mpvae.study import open_study, quiet, require_optuna, suggest, tuned, want_default
 from mpvae.task import Task
 from mpvae.training import threads_that_pay
 from mpvae.tuned import Score, Tuned
@@ -77,16 +79,17 @@ def tune(
         Best and default settings with their scores, and all trials.
     """
     require_optuna()
-    _check(metric, minutes, trials, seed, fixed)
+    check_question(metric, minutes, trials, seed, fixed)
     task = Task(X, y, X_val, y_val, metric, int(seed), fixed)
     with quiet():
         study = open_study(folder, task)
         return _Search(study, task, minutes, trials, folder, verbose > 0).run()
 
 
-def _check(
+def check_question(
     metric: str, minutes: float | None, trials: int | None, seed: int, fixed: dict[str, Any]
 ) -> None:
+    """Refuse what cannot be searched for."""
     if metric not in get_args(Score):
         raise ConfigError(f"metric must be one of {', '.join(get_args(Score))}, got {metric!r}")
     if minutes is None and trials is None:
@@ -102,6 +105,50 @@ def _check(
     unknown = [name for name in fixed if name not in known]
     if unknown:
         raise ConfigError(f"{unknown[0]!r} is no parameter that can be fixed in a search")
+
+
+def evaluate(
+    task: Task,
+    model: MPVAEClassifier,
+    rows: Rows,
+    validation: Rows | None,
+    *,
+    on_epoch: Callable[[int, EpochRecord], None] = lambda member, record: None,
+    on_score: Callable[[float, int], None],
+) -> float:
+    """Score of a model's settings on rows held out of training.
+
+    ``on_score`` is told, after every network, the score so far and the number of networks.
+    """
+    settings = model.settings_
+    n_done = 0
+
+    def on_member(held_out: HeldOut) -> None:
+        nonlocal n_done
+        n_done += 1
+        on_score(held_out_score(held_out, settings, task.metric), n_done)
+
+    with threads_that_pay(rows, settings):
+        fitted = fit_members(
+            rows,
+            validation,
+            settings,
+            metric=model.metric,
+            seed=model._seed(),
+            device=device_named(model.device),
+            on_epoch=on_epoch,
+            on_member=on_member,
+        )
+    if fitted.interrupted:
+        raise KeyboardInterrupt
+    if model.recalibrate:
+        fitted = recalibrate(fitted)
+    if fitted.held_out is None:
+        raise DataError("too few rows to hold any out, so nothing to search by; add rows")
+    score = held_out_score(fitted.held_out, settings, task.metric)
+    if not math.isfinite(score):
+        raise MPVAEError(f"{task.metric} is not defined on the rows held out of training")
+    return score
 
 
 class _OutOfTime(Exception):
@@ -123,7 +170,7 @@ class _Search:
     start: float = field(default_factory=time.monotonic)
 
     def run(self) -> Tuned:
-        self._want_default()
+        want_default(self.study, self.task)
         self._look()
         interrupted = False
         try:
@@ -146,14 +193,6 @@ class _Search:
         self.n_ended = int((self.found.trials["state"] != "stopped").sum())
         if self.folder is not None:
             self.found.save(self.folder)
-
-    def _want_default(self) -> None:
-        """Put the default first, unless it has been finished or is waiting already."""
-        kinds = [t.state.name for t in self.study.trials if "default" in t.user_attrs]
-        if not {"COMPLETE", "WAITING"} & set(kinds):
-            self.study.enqueue_trial(
-                self.task.space.default_point(), user_attrs={"default": True}
-            )
 
     def _share_done(self) -> float:
         shares = [0.0]
@@ -198,7 +237,6 @@ class _Search:
         trial.set_user_attr("settings", asdict(settings))
         if "base" in point:
             trial.set_user_attr("base", point["base"])
-        scores: list[float] = []
 
         def on_epoch(member: int, _record: EpochRecord) -> None:
             doing = f"trial {trial.number}, network {member + 1}/{settings.n_members}"
@@ -206,33 +244,12 @@ class _Search:
             if not is_default and self._time_is_over():
                 raise _OutOfTime
 
-        def on_member(held_out: HeldOut) -> None:
-            scores.append(held_out_score(held_out, settings, task.metric))
-            trial.report(scores[-1], len(scores))
-            if not is_default and len(scores) < settings.n_members and trial.should_prune():
+        def on_score(score: float, n_done: int) -> None:
+            trial.report(score, n_done)
+            if not is_default and n_done < settings.n_members and trial.should_prune():
                 raise TrialPruned
 
-        with threads_that_pay(rows, settings):
-            fitted = fit_members(
-                rows,
-                validation,
-                settings,
-                metric=model.metric,
-                seed=model._seed(),
-                device=device_named(model.device),
-                on_epoch=on_epoch,
-                on_member=on_member,
-            )
-        if fitted.interrupted:
-            raise KeyboardInterrupt
-        if model.recalibrate:
-            fitted = recalibrate(fitted)
-        if fitted.held_out is None:
-            raise DataError("too few rows to hold any out, so nothing to search by; add rows")
-        score = held_out_score(fitted.held_out, settings, task.metric)
-        if not math.isfinite(score):
-            raise MPVAEError(f"{task.metric} is not defined on the rows held out of training")
-        return score
+        return evaluate(task, model, rows, validation, on_epoch=on_epoch, on_score=on_score)
 
     def _time_is_over(self) -> bool:
         return self.minutes is not None and time.monotonic() - self.start > 60 * self.minutes

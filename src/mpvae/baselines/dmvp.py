@@ -151,7 +151,7 @@ class DMVPNetwork(nn.Module):
 
     def loss(self, x: Tensor, y: Tensor, weight: Tensor) -> DMVPTerms:
         """Objective of a batch: features (N, D), labels (N, L), row weights (N,)."""
-        u = losses.normals((len(x), self.n_draws // 2, self.B.shape[1]), x)
+        u = losses.sets_of_draws(len(x), self.n_draws // 2, self.B)
         share = weight / weight.sum()
         total, _ = losses.probit_loss(self.mean_net(x)[None], self.B, u, y, share, _LIKELIHOOD)
         return DMVPTerms(total)

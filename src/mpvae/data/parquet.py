@@ -17,7 +17,7 @@ from mpvae.errors import DataError
 MAX_PARQUET_BYTES = 8 * 1024**3
 """Largest uncompressed size read."""
 
-_PANDAS_INDEX = re.compile(r"__index_level_\d+__")
+PANDAS_INDEX = re.compile(r"__index_level_\d+__")
 
 
 def read_parquet(
@@ -56,7 +56,7 @@ def _load(path: Path) -> pd.DataFrame:
     try:
         with pq.ParquetFile(path) as source:
             schema = source.schema_arrow
-            names = [name for name in schema.names if not _PANDAS_INDEX.fullmatch(name)]
+            names = [name for name in schema.names if not PANDAS_INDEX.fullmatch(name)]
             check_unique(names, file=file)
             _check_size(source.metadata, file)
             for field in schema:

@@ -1,6 +1,7 @@
 """One function that reads every format, by the file's suffix."""
 
 from collections.abc import Sequence
+from glob import has_magic
 from pathlib import Path
 
 import pandas as pd
@@ -12,6 +13,7 @@ from mpvae.data.delimited import read_delimited
 from mpvae.data.files import bare_name
 from mpvae.data.npz import read_npz
 from mpvae.data.parquet import read_parquet
+from mpvae.data.parts import are_many, open_parts, read_parts
 from mpvae.data.svmlight import read_extreme, read_svmlight
 from mpvae.data.table import LabelledTable
 from mpvae.errors import DataError
@@ -37,7 +39,7 @@ def read_table(
 
     ====================  ==============================================================
     ``.csv``, ``.tsv``    text with a header line; mixed columns stay a DataFrame
-    ``.parquet``          the same, binary
+    ``.parquet``          the same, binary; also a folder of such files, or a pattern
     ``.npz``              arrays X (or CSR parts), Y, names and split: `read_npz`
     ``.arff``             WEKA, with the labels of Mulan or MEKA: `read_arff`
     ``.svm``, ``.libsvm``  ``1,3 5:0.5 9:1``: `read_svmlight`
@@ -73,6 +75,9 @@ def read_table(
     """
     path = Path(path)
     suffix = bare_name(path)[1]
+    if are_many(path) and (path.is_dir() or has_magic(str(path))):
+        parts = open_parts(path, labels=labels, exclude=exclude, columns=columns)
+        return read_parts(parts)
     if path.is_dir() or suffix == ".npy":
         table = read_authors_beside(
             path, n_labels=_authors_count(labels, path.name), meta_offset=meta_offset

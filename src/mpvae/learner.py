@@ -1,0 +1,112 @@
+"""What learning needs whether rows are in memory or read as needed: settings, seed, results."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+
+from mpvae import members
+from mpvae.checkpoints import Checkpoints, Kept, question_of
+from mpvae.config import DataShape, Metric, Objective, Preset, Settings, resolve, setting_docs
+from mpvae.errors import ConfigError
+from mpvae.evidence import Source, evidence_of
+from mpvae.features import Matrix, beside
+from mpvae.judging import judge
+from mpvae.kernel_features import KernelFeatures
+from mpvae.loop import EpochRecord
+from mpvae.progress import FitProgress
+from mpvae.questions import JointQuestions
+from mpvae.version import __version__
+
+
+class Learner(JointQuestions):
+    """A classifier that has settings, trains members and takes over what they have learnt."""
+
+    preset: Preset
+    objective: Objective
+    metric: Metric
+    recalibrate: bool
+    device: str
+    random_state: Any
+    allow_missing_labels: bool
+    evidence_: Sequence[Source]
+    kernel_features_: KernelFeatures | None
+
+    def _seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _resolve(
+        self, n: int, n_labels: int, *, missing: bool, sparse: bool, validated: bool
+    ) -> Settings:
+        given = {name: getattr(self, name) for name in setting_docs()}
+        shape = DataShape(n, self.features_.n_outputs, n_labels, sparse)
+        settings = resolve(self.preset, given, shape, self.objective)
+        if missing and settings.hide_labels == 0 and settings.label_branch:
+            if given["hide_labels"] != "auto":
+                raise ConfigError(
+                    "hide_labels is 0, but y holds NaN: the label encoder has to be told which "
+                    "labels are known; set hide_labels above 0, or leave it at 'auto'"
+                )
+            given["hide_labels"] = 0.5
+            settings = resolve(self.preset, given, shape, self.objective)
+        if not validated and settings.n_members > max(1, n // 2):
+            given["n_members"] = max(1, n // 2)  # a fold needs rows
+            settings = resolve(self.preset, given, shape, self.objective)
+        return settings
+
+    def _encode(self, X: Any) -> Matrix:
+        x = super()._encode(X)
+        parts = [] if self.kernel_features_ is None else [self.kernel_features_.apply(x)]
+        if self.evidence_:
+            parts.append(evidence_of(self.evidence_, x))
+        return beside(x, *parts)
+
+    def _checkpoints(
+        self, folder: str | Path | Kept | None, seed: int, *data: Matrix | NDArray[Any] | None
+    ) -> Checkpoints | None:
+        """Where the state of a training on this data is kept, if anywhere."""
+        if folder is None:
+            return None
+        asked = (self.settings_, self.metric, seed, len(self.label_names_), __version__)
+        kept = folder if isinstance(folder, Kept) else Kept(Path(folder))
+        return Checkpoints(kept, question_of(asked, data))
+
+    def _take(
+        self, fitted: members.Members, kept: Checkpoints | None, *, by_fold: bool
+    ) -> Self:
+        """Take over trained networks, and what held-out rows say of them."""
+        if self.recalibrate:
+            fitted = members.recalibrate(fitted)
+        self.members_by_fold_ = by_fold and self.settings_.n_members > 1
+        self.networks_ = fitted.networks
+        if fitted.worth is not None:
+            pairs = zip(self.evidence_, fitted.worth, strict=True)
+            self.evidence_ = [source.weighted(worth) for source, worth in pairs]
+        self.code_loadings_ = [loadings.cpu().numpy() for loadings in fitted.code_loadings]
+        self.feature_loadings_ = [F.cpu().numpy() for F in fitted.feature_loadings]
+        self.history_ = pd.DataFrame(fitted.history)
+        self.n_epochs_ = int(self.history_["epoch"].max())
+        made = judge(fitted.held_out, self.settings_)
+        self.rules_, self.calibration_ = made.rules, made.calibration
+        self.validation_scores_ = made.scores
+        self.thresholds_ = made.thresholds
+        if fitted.interrupted:
+            raise KeyboardInterrupt("fit was interrupted; the model holds the best so far")
+        if kept is not None:
+            kept.clear()
+        return self
+
+    def _show(self, progress: FitProgress, member: int, record: EpochRecord) -> None:
+        scores = f"loss {record.terms['total']:.3f}"
+        if record.val_metric is not None:
+            scores += f"  validation {record.metric} {record.val_metric:.4f}"
+        progress.update(
+            member=member,
+            n_members=self.settings_.n_members,
+            epoch=record.epoch,
+            max_epochs=self.settings_.max_epochs,
+            scores=scores,
+        )
