@@ -31,7 +31,7 @@ import torch
 from torch import nn
 from torch.distributions import Normal, kl_divergence
 
-from mpvae import inference, kernel, losses, training
+from mpvae import compiled, inference, losses, training
 from mpvae.config import DataShape, Settings, resolve
 from mpvae.data import simulate_probit
 from mpvae.losses import mpvae_loss, probit_loss, term_weights
@@ -345,7 +345,7 @@ def main() -> None:
         return
     result = {
         "torch": torch.__version__,
-        "compiled_kernel": kernel.available,
+        "compiled_kernel": compiled.available,
         "threads": torch.get_num_threads(),
         "machine": platform.machine(),
         "batch": BATCH,

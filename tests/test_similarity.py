@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from mpvae import similarity
+from mpvae import compiled, similarity
 from mpvae.similarity import Kernel, absolute_distances, squared_distances
 
 RNG = np.random.default_rng(0)
@@ -52,6 +52,19 @@ def test_a_row_is_at_distance_zero_from_itself_and_none_below(kind, distances):
     assert (D >= 0).all()
     assert np.diag(D).max() == 0
     assert (Kernel(laplace=1.0, gauss=1.0).between(kind(far), kind(far)) <= 1).all()
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 5), (1, 1, 1), (3, 0, 2), (5, 70, 9), (6, 128, 40)])
+def test_compiled_distances_are_those_of_scipy(monkeypatch, shape):
+    """To the last bit: both add the columns one after the other."""
+    rng = np.random.default_rng(1)
+    a, b = rng.normal(size=(shape[0], shape[2])), rng.normal(size=(shape[1], shape[2]))
+    a.flags.writeable = False
+    fast = absolute_distances(a, b)
+    monkeypatch.setattr(compiled, "available", False)
+    plain = absolute_distances(a, b)
+    assert fast.shape == plain.shape == shape[:2]
+    assert (fast == plain).all()
 
 
 def test_numbers_of_few_bits_are_squared_in_many():

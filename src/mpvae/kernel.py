@@ -11,12 +11,9 @@ so for ``v > 0`` both the logarithm, :math:`-v^2 + \log h(v)`, and the hazard
 :math:`d / \Phi = 1 / h(v)` are free of the underflowing ``d``: right however far in the tail.
 With a probability floor it is :math:`\Phi` itself that cannot underflow. Floor, ranking and
 entropy are compiled in only where they are asked for: without them nothing is slower.
-
-numba is imported, and the code compiled (once per machine and variant), on first use.
 """
 
 import ctypes
-import importlib.util
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -29,10 +26,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mpvae import kernel_loops
+from mpvae import compiled, kernel_loops
 from mpvae.kernel_loops import BLOCK
-
-available = importlib.util.find_spec("numba") is not None
 
 _LARGEST_GAIN = 80  # e^gain must be a float32
 _LEAST_FLOOR = 1e-9  # the product of four floors must be a normal float32
@@ -56,7 +51,7 @@ class Weights(Protocol):
 def supports(v_mean: Tensor, weights: Weights) -> bool:
     """Whether the kernel can take these: else the torch code is the one to call."""
     return (
-        available
+        compiled.available
         and v_mean.dtype == torch.float32
         and v_mean.device.type == "cpu"
         and v_mean.is_contiguous()
@@ -204,7 +199,9 @@ def _rows_loop(rank: bool, floor: bool, entropy: bool) -> Callable[..., None]:
     cube, table, number = nt.float32[:, :, ::1], nt.float32[:, ::1], nt.float32
     optional = [number if given else nt.none for given in (rank, floor, entropy)]
     inputs = (cube, cube, table, number[::1], number, number, *optional)
-    return _compile(kernel_loops.rows_loop, *inputs, nt.boolean, nt.int64, cube, cube, cube)
+    return compiled.compile_loop(
+        kernel_loops.rows_loop, *inputs, nt.boolean, nt.int64, cube, cube, cube
+    )
 
 
 @cache
@@ -212,20 +209,4 @@ def _normal_loop() -> Callable[..., None]:
     """Machine code of the normal numbers."""
     from numba import types as nt
 
-    return _compile(kernel_loops.normal_loop, nt.uint64, nt.float32[::1])
-
-
-def _compile(function: Callable[..., None], *signature: Any) -> Callable[..., None]:
-    """Machine code of a loop over a span, from numba's cache on disk where there is one."""
-    import numba
-    from numba import types as nt
-
-    types = nt.void(nt.int64, nt.int64, *signature)
-    # Contraction alone, to multiply and add in one instruction: free reassociation would
-    # cancel _TO_INTEGER away.
-    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
-    try:
-        made = numba.njit(types, cache=True, **options)(function)
-    except (RuntimeError, OSError):  # nowhere to write, as in a read-only install
-        made = numba.njit(types, **options)(function)
-    return cast("Callable[..., None]", made)
+    return compiled.compile_loop(kernel_loops.normal_loop, nt.uint64, nt.float32[::1])

@@ -1,4 +1,4 @@
-"""The two compiled loops behind `mpvae.kernel`: plain functions, never called from Python.
+"""The loops that `mpvae.compiled` compiles: plain functions, never called from Python.
 
 They are written without helper functions, because those would have to be decorated, and numba
 imported, beforehand.
@@ -61,6 +61,7 @@ _SQRT_HALF_BITS = np.int32(0x3F3504F3)
 
 _LANES = 32  # generators side by side
 BLOCK = 4096  # normal numbers from one seeding
+_TILE = 64  # rows at a time that distances are measured from
 
 
 def rows_loop(  # type: ignore[no-untyped-def]
@@ -390,3 +391,34 @@ def normal_loop(start, stop, seed, out):  # type: ignore[no-untyped-def]
                 radius = -radius if np.int32(angle) < 0 else radius
                 first[lane] = radius * (sine if swap else cosine)
                 second[lane] = radius * (cosine if swap else sine)
+
+
+def absolute_loop(start, stop, A, B, out):  # type: ignore[no-untyped-def]
+    """Sums of absolute differences between rows start to stop of A and all rows of B.
+
+    Lanes of the vector unit are rows of B, so each sum is in the order of its columns.
+    """
+    tile = np.empty((A.shape[1], _TILE))  # some rows of B, columns first
+    sums = np.empty((4, _TILE))
+    s0, s1, s2, s3 = sums[0], sums[1], sums[2], sums[3]
+    for first in range(0, len(B), _TILE):
+        width = min(_TILE, len(B) - first)
+        tile[:, width:] = 0.0
+        for j in range(width):
+            tile[:, j] = B[first + j]
+        for i in range(start, stop, 4):  # rows past the last are the last one again
+            i1, i2, i3 = min(i + 1, stop - 1), min(i + 2, stop - 1), min(i + 3, stop - 1)
+            sums[:] = 0.0
+            for d in range(A.shape[1]):
+                a0, a1, a2, a3 = A[i, d], A[i1, d], A[i2, d], A[i3, d]
+                b = tile[d]
+                for j in range(_TILE):
+                    s0[j] += abs(a0 - b[j])
+                    s1[j] += abs(a1 - b[j])
+                    s2[j] += abs(a2 - b[j])
+                    s3[j] += abs(a3 - b[j])
+            last = first + width
+            out[i, first:last] = s0[:width]
+            out[i1, first:last] = s1[:width]
+            out[i2, first:last] = s2[:width]
+            out[i3, first:last] = s3[:width]
