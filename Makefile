@@ -9,7 +9,7 @@ demo: .venv/demo
 	$(BIN)/mpvae demo
 
 test: .venv/dev lint
-	$(BIN)/python -m pytest --cov --cov-report=term
+	$(BIN)/python -m pytest -n auto --dist worksteal --cov --cov-report=term
 
 lint: .venv/dev
 	$(BIN)/ruff check .

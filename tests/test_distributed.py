@@ -135,6 +135,7 @@ def test_the_command_line_under_torchrun(tmp_path, streamed):
         script, "fit", tmp_path / "t.parquet", "-l", "sp_*", "-o", tmp_path / "m", *words
     )
     weights = (tmp_path / "0").read_bytes()
-    assert weights and weights == (tmp_path / "1").read_bytes()
+    assert weights
+    assert weights == (tmp_path / "1").read_bytes()
     assert told.count("Model saved in") == 1  # one writer
     assert torch.isfinite(load_model(tmp_path / "m").networks_[0].B).all()
