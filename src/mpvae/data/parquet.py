@@ -1,7 +1,8 @@
 """Tables in Parquet files."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
@@ -49,29 +50,36 @@ def read_parquet(
     )
 
 
-def _load(path: Path) -> pd.DataFrame:
-    file = path.name
-    if not path.is_file():
-        raise DataError(f"{path} does not exist; check the path")
+@contextmanager
+def opened(path: Path) -> Iterator[pq.ParquetFile]:
+    """A Parquet file; whatever is wrong with its bytes is a `DataError` with its name."""
     try:
         with pq.ParquetFile(path) as source:
-            schema = source.schema_arrow
-            names = [name for name in schema.names if not PANDAS_INDEX.fullmatch(name)]
-            check_unique(names, file=file)
-            _check_size(source.metadata, file)
-            for field in schema:
-                if pa.types.is_nested(field.type):
-                    raise DataError(
-                        f"{file}: column {one_line(field.name)} holds {one_line(field.type)}; "
-                        "give one value per cell, or exclude the column when writing the file"
-                    )
-            frame: pd.DataFrame = source.read(columns=names).to_pandas(ignore_metadata=True)
+            yield source
     except DataError:
         raise
     except (pa.ArrowException, *DAMAGE) as error:
         raise DataError(
-            f"{file} cannot be read as Parquet: {one_line(error)}; write the file anew"
+            f"{path.name} cannot be read as Parquet: {one_line(error)}; write the file anew"
         ) from error
+
+
+def _load(path: Path) -> pd.DataFrame:
+    file = path.name
+    if not path.is_file():
+        raise DataError(f"{path} does not exist; check the path")
+    with opened(path) as source:
+        schema = source.schema_arrow
+        names = [name for name in schema.names if not PANDAS_INDEX.fullmatch(name)]
+        check_unique(names, file=file)
+        _check_size(source.metadata, file)
+        for field in schema:
+            if pa.types.is_nested(field.type):
+                raise DataError(
+                    f"{file}: column {one_line(field.name)} holds {one_line(field.type)}; "
+                    "give one value per cell, or exclude the column when writing the file"
+                )
+        frame: pd.DataFrame = source.read(columns=names).to_pandas(ignore_metadata=True)
     if frame.empty:
         raise DataError(f"{file} has no rows or no columns; give at least one row of data")
     return frame

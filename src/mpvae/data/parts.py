@@ -13,13 +13,12 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from mpvae.data.cells import label_matrix, tight_labels
 from mpvae.data.columns import LabelChoice, check_unique, choose_columns
-from mpvae.data.files import DAMAGE, one_line
-from mpvae.data.parquet import PANDAS_INDEX
+from mpvae.data.files import one_line
+from mpvae.data.parquet import PANDAS_INDEX, opened
 from mpvae.data.table import LabelledTable
 from mpvae.errors import DataError
 
@@ -102,25 +101,14 @@ class ParquetParts:
         names = [*self.feature_names, *self.label_names]
         size = max(1, CHUNK_VALUES // len(names))
         done, D = 0, len(self.feature_names)
-        file = group.file.name
-        try:
-            with pq.ParquetFile(group.file) as source:
-                batches = source.iter_batches(size, row_groups=[group.number], columns=names)
-                for batch in batches:
-                    frame = batch.select(names).to_pandas()
-                    Y = label_matrix(
-                        frame.iloc[:, D:],
-                        where=_place(group, done),
-                        file=file,
-                    )
-                    yield Chunk(group.first + done, frame.iloc[:, :D], Y.astype(np.float32))
-                    done += len(frame)
-        except DataError:
-            raise
-        except (pa.ArrowException, *DAMAGE) as error:
-            raise DataError(
-                f"{file} cannot be read as Parquet: {one_line(error)}; write the file anew"
-            ) from error
+        with opened(group.file) as source:
+            batches = source.iter_batches(size, row_groups=[group.number], columns=names)
+            for batch in batches:
+                frame = batch.select(names).to_pandas()
+                where = _place(group, done)
+                Y = label_matrix(frame.iloc[:, D:], where=where, file=group.file.name)
+                yield Chunk(group.first + done, frame.iloc[:, :D], Y.astype(np.float32))
+                done += len(frame)
 
 
 def _place(group: _Group, done: int) -> Callable[[int], str]:
@@ -225,15 +213,10 @@ def _files(path: Path) -> list[Path]:
 
 def _footer(file: Path) -> tuple[pa.Schema, list[int]]:
     """Columns of a file, and the number of rows of each row group."""
-    try:
-        with pq.ParquetFile(file) as source:
-            metadata = source.metadata
-            sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
-            return source.schema_arrow, sizes
-    except (pa.ArrowException, *DAMAGE) as error:
-        raise DataError(
-            f"{file.name} cannot be read as Parquet: {one_line(error)}; write the file anew"
-        ) from error
+    with opened(file) as source:
+        metadata = source.metadata
+        sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+        return source.schema_arrow, sizes
 
 
 def _kind(schema: pa.Schema, name: str, file: Path) -> str:
