@@ -166,20 +166,20 @@ def low_rank(n: int, n_labels: int):
     return X, Y, of_row, tags
 
 
-def measure_imdb(folder: str, streamed: str) -> dict:
+def measure_imdb(folder: str, streamed: bool, threads: int) -> dict:
     """One network on imdb, streamed from Parquet or in memory: time, memory, score."""
     import pandas as pd
     import torch
 
     from mpvae import MPVAEClassifier
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     model = MPVAEClassifier(base=None, n_members=1, random_state=0)
     test = pd.read_parquet(Path(folder) / "test.parquet")
     labels = [name for name in test.columns if name.startswith("y_")]
     X, Y = test.drop(columns=labels), test[labels]
     start = time.perf_counter()
-    if streamed == "1":
+    if streamed:
         model.fit_stream(Path(folder) / "train", labels="y_*")
     else:
         table = pd.read_parquet(Path(folder) / "train")
@@ -336,14 +336,18 @@ def imdb() -> dict:
                 else folder / "test.parquet"
             )
             frame.join(Y).to_parquet(file, row_group_size=10_000)
-        runs = {
-            name: in_process("measure_imdb", str(folder), streamed)
-            for name, streamed in (("memory", "0"), ("streamed", "1"))
-        }
+        return {str(threads): _both_ways(folder, threads) for threads in (1, 2)}
+
+
+def _both_ways(folder: Path, threads: int) -> dict:
+    runs = {
+        name: in_process("measure_imdb", str(folder), name == "streamed", threads)
+        for name in ("memory", "streamed")
+    }
     ratio = runs["streamed"]["seconds"] / runs["memory"]["seconds"]
     for name, run in runs.items():
         print(
-            f"  {name:9s} {run['seconds']:6.0f} s  {run['memory']:6.0f} MB  "
+            f"  {threads} threads, {name:9s} {run['seconds']:6.0f} s  {run['memory']:6.0f} MB  "
             f"micro-F1 {run['micro_f1']:.4f} +- {run['micro_f1_error']:.4f}"
         )
     print(f"  streamed / in memory: {ratio:.2f} of the time")
