@@ -6,7 +6,7 @@ from numbers import Integral, Real
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
-from scipy.cluster.hierarchy import cut_tree, linkage
+from scipy.cluster.hierarchy import cut_tree, leaves_list, linkage
 from scipy.spatial.distance import squareform
 from scipy.stats import t as student_t
 from sklearn.cluster import MiniBatchKMeans
@@ -178,9 +178,7 @@ def group_labels(
         )
     if L < 3 or n_groups == 1:
         return np.arange(L) if n_groups == L else np.zeros(L, np.int64)
-    distance = np.clip(1 - (correlation + correlation.T) / 2, 0, 2)
-    np.fill_diagonal(distance, 0)
-    tree = linkage(squareform(distance, checks=False), "average")
+    distance, tree = _tree(correlation)
     if n_groups is not None:
         return _largest_first(cut_tree(tree, n_groups)[:, 0])
     best, found = -np.inf, np.zeros(L, np.int64)
@@ -190,6 +188,22 @@ def group_labels(
         if score > best + 1e-12:
             best, found = score, groups
     return _largest_first(found)
+
+
+def leaf_order(correlation: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Order of the labels (L,) in which those that go together stand beside each other."""
+    if len(correlation) < 3:
+        return np.arange(len(correlation))
+    return np.asarray(leaves_list(_tree(correlation)[1]), np.int64)
+
+
+def _tree(
+    correlation: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Distances 1 - correlation, and their tree by average linkage."""
+    distance = np.clip(1 - (correlation + correlation.T) / 2, 0, 2)
+    np.fill_diagonal(distance, 0)
+    return distance, linkage(squareform(distance, checks=False), "average")
 
 
 def group_many(

@@ -389,4 +389,4 @@ def _interrupt_once(_number: int, _frame: object) -> None:
     raise KeyboardInterrupt
 
 
-from mpvae import asking  # noqa: E402, F401  its commands come after these in the help
+from mpvae import asking, showing  # noqa: E402, F401  their commands come after these in the help

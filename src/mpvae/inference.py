@@ -104,6 +104,32 @@ def feature_loadings(network: MPVAE, X: Matrix, *, n_rows: int = 2048) -> Tensor
         return _largest_directions((m - m.mean(0)) / max(len(m) - 1, 1) ** 0.5, 64)
 
 
+def latent_effects(network: MPVAE, X: Matrix, *, n_rows: int = 200) -> NDArray[np.float64]:
+    """What moving one dimension of the code does to the probability of each label.
+
+    From one standard deviation of p(z | x) below its mean to one above, the other dimensions
+    at their means; on average over rows, at most ``n_rows``, spread over X.
+
+    Returns
+    -------
+    ndarray of shape (latent_dim, L)
+    """
+    rows = np.linspace(0, X.shape[0] - 1, min(n_rows, X.shape[0])).astype(np.int64)
+    with torch.inference_mode():
+        x = rows_tensor(X, rows, network.B)
+        p_z_x, given = network.prior(x), network.from_features(x)
+        effects = []
+        for j in range(network.latent_dim):
+            step = torch.zeros_like(p_z_x.mean)
+            step[:, j] = p_z_x.stddev[:, j]
+            up, down = (
+                probit.marginal_prob(network.decode_codes(given, p_z_x.mean + side), network.B)
+                for side in (step, -step)
+            )
+            effects.append((up - down).double().mean(0))
+        return torch.stack(effects).cpu().numpy()
+
+
 def _largest_directions(deviation: Tensor, rank: int) -> Tensor:
     """Loadings (L, rank) whose product is nearest to ``deviation.T @ deviation``."""
     n, L = deviation.shape

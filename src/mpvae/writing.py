@@ -1,4 +1,4 @@
-"""Files of predictions: written frame by frame, and there whole or not at all."""
+"""Files of answers: there whole or not at all, tables written frame by frame."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -30,9 +30,7 @@ def appending(file: Path | None) -> Iterator[Callable[[pd.DataFrame], None]]:
         yield _csv(sys.stdout)
         return
     suffix = check_suffix(file)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}.tmp")
-    try:
+    with replacing(file) as partial:
         if suffix == ".csv":
             with partial.open("w", encoding="utf-8", newline="") as stream:
                 yield _csv(stream)
@@ -41,6 +39,15 @@ def appending(file: Path | None) -> Iterator[Callable[[pd.DataFrame], None]]:
                 yield parquet.add
         else:
             yield lambda frame: frame.to_json(partial, orient="records", double_precision=15)
+
+
+@contextmanager
+def replacing(file: Path) -> Iterator[Path]:
+    """Another name to write to, that becomes the file's when the block ends well."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    partial = file.with_name(f".{file.name}.tmp")
+    try:
+        yield partial
         partial.replace(file)
     finally:
         partial.unlink(missing_ok=True)

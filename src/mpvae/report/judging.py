@@ -1,0 +1,234 @@
+"""How good a model is on rows it has not seen, beside a forest, for a report."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import train_test_split
+
+from mpvae import metrics
+from mpvae.config import Metric
+from mpvae.data import LabelledTable
+from mpvae.decisions import apply_threshold, fit_threshold
+from mpvae.errors import DataError
+from mpvae.estimator import MPVAEClassifier
+from mpvae.features import dense
+
+OURS, FOREST = "mpvae", "random forest"
+_TREES = 300
+_RESAMPLES = 200
+_TEST_SHARE = 0.2
+_SHOWN: dict[Metric, str] = {
+    "example_f1": "example F1",
+    "micro_f1": "micro F1",
+    "macro_f1": "macro F1",
+    "hamming": "Hamming accuracy",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judged:
+    """Rows that no method has seen, and what each says of them."""
+
+    X: Any
+    Y: NDArray[np.float64]  # (n, L)
+    P: dict[str, NDArray[np.float64]]  # method -> probabilities (n, L)
+    Z: dict[str, dict[Metric, NDArray[np.int64]]]  # method -> metric -> decisions
+    how: str  # which rows these are, as a sentence
+    model: MPVAEClassifier  # the one that was judged
+
+    def scores(self) -> pd.DataFrame:
+        """``method``, ``metric``, ``score`` and a 95 % interval over rows (bootstrap)."""
+        rng = np.random.default_rng(0)
+        n = len(self.Y)
+        samples = [rng.integers(n, size=n) for _ in range(_RESAMPLES)]
+        found = []
+        for method, decided in self.Z.items():
+            for metric, title in _SHOWN.items():
+                score, Z = metrics.DECISION_METRICS[metric], decided[metric]
+                values = [score(self.Y[rows], Z[rows]) for rows in samples]
+                low, high = np.quantile(values, (0.025, 0.975))
+                found.append((method, title, score(self.Y, Z), low, high))
+        return pd.DataFrame(found, columns=["method", "metric", "score", "low", "high"])
+
+    def by_label(self) -> pd.DataFrame:
+        """A row for each label: how often it is there, F1, AUC and threshold."""
+        Z = self.Z[OURS]["macro_f1"]
+        P = self.P[OURS]
+        threshold = np.broadcast_to(self.model.thresholds_["macro_f1"], P.shape[1])
+        found = []
+        for k, name in enumerate(map(str, self.model.label_names_)):
+            y = self.Y[:, k]
+            mixed = 0 < y.sum() < len(y)
+            found.append(
+                {
+                    "label": name,
+                    "prevalence": y.mean(),
+                    "f1": metrics.macro_f1(y[:, None], Z[:, [k]]),
+                    "auc": roc_auc_score(y, P[:, k]) if mixed else np.nan,
+                    "threshold": threshold[k],
+                }
+            )
+        return pd.DataFrame(found)
+
+
+def judge(model: MPVAEClassifier, table: LabelledTable, *, unseen: bool = False) -> Judged:
+    """Score a model on rows it has not seen, beside a forest that learns from the others.
+
+    Parameters
+    ----------
+    model : MPVAEClassifier
+        Fitted.
+    table : LabelledTable
+        Rows with labels. With an official split the model has learnt from its training rows
+        and is judged on its test rows. Without one the rows may be those it has learnt from:
+        a model with the same parameters is trained on four fifths of them, and judged on the
+        rest.
+    unseen : bool
+        Whether the model has seen none of the rows: it is judged on all of them, alone.
+    """
+    if table.Y is None:
+        raise DataError(f"{table.name} has no labels; a report needs them for its scores")
+    if unseen:
+        return _judged(model, None, table, f"{len(table)} rows that are new to the model")
+    if "test" in table.splits and "train" in table.splits:
+        learn, ask = table.split("train"), table.split("test")
+        how = f"the {len(ask)} test rows of the official split"
+        return _judged(model, learn, ask, how)
+    learn_rows, ask_rows = train_test_split(
+        np.arange(len(table)), test_size=_TEST_SHARE, random_state=0
+    )
+    learn, ask = table.rows(np.sort(learn_rows)), table.rows(np.sort(ask_rows))
+    again = clone(model).set_params(verbose=model.verbose)
+    again.fit(learn.features(), learn.labels())
+    how = (
+        f"{len(ask)} rows, a fifth of the table at random; a model with the same parameters "
+        f"learnt from the other {len(learn)}"
+    )
+    return _judged(again, learn, ask, how)
+
+
+def _judged(
+    model: MPVAEClassifier, learn: LabelledTable | None, ask: LabelledTable, how: str
+) -> Judged:
+    X, Y = ask.features(), _truth(ask)
+    P = {OURS: np.asarray(model.predict_proba(X))}
+    Z = {OURS: {m: np.asarray(model.predict(X, metric=m)) for m in get_args(Metric)}}
+    if learn is not None:
+        P[FOREST], Z[FOREST] = _forest(model, learn, X)
+    return Judged(X, Y, P, Z, how, model)
+
+
+def _forest(
+    model: MPVAEClassifier, learn: LabelledTable, X: Any
+) -> tuple[NDArray[np.float64], dict[Metric, NDArray[np.int64]]]:
+    """Probabilities and decisions of a forest; thresholds from rows out of its bags."""
+    x, Y = _features(model, learn.features()), _truth(learn)
+    forest = RandomForestClassifier(_TREES, min_samples_leaf=3, random_state=0, oob_score=False)
+    forest.fit(x, Y)
+    held_out = _out_of_bag(forest, x, Y.shape[1])
+    P = _present(forest, _features(model, X), Y.shape[1])
+    decided = {
+        metric: apply_threshold(P, fit_threshold(Y, held_out, metric=metric, kind="exact"))
+        for metric in get_args(Metric)
+    }
+    return P, decided
+
+
+def _out_of_bag(
+    forest: RandomForestClassifier, x: NDArray[np.float32], n_labels: int
+) -> NDArray[np.float64]:
+    """Mean over the trees that have not learnt from a row."""
+    total, n_trees = np.zeros((len(x), n_labels)), np.zeros(len(x))
+    for tree, rows in zip(forest.estimators_, forest.estimators_samples_, strict=True):
+        outside = np.ones(len(x), bool)
+        outside[rows] = False
+        total[outside] += _present(tree, x[outside], n_labels)
+        n_trees += outside
+    return total / np.maximum(n_trees, 1)[:, None]
+
+
+def _present(
+    forest: Any, x: NDArray[np.float32], n_labels: int
+) -> NDArray[np.float64]:
+    """Probability that each label is present; constant labels have one class."""
+    each = forest.predict_proba(x)
+    each = [each] if n_labels == 1 else each
+    classes = [forest.classes_] if n_labels == 1 else forest.classes_
+    P = np.zeros((len(x), n_labels))
+    for k, (p, have) in enumerate(zip(each, classes, strict=True)):
+        at = np.flatnonzero(np.asarray(have) == 1)
+        if len(at):
+            P[:, k] = p[:, at[0]]
+    return P
+
+
+def _features(model: MPVAEClassifier, X: Any) -> NDArray[np.float32]:
+    """Columns as the model maps them: numbers, for a forest."""
+    return np.asarray(dense(model.features_.apply(model._check_features(X, reset=False))))
+
+
+def _truth(table: LabelledTable) -> NDArray[np.float64]:
+    Y = table.labels().to_numpy(np.float64)
+    if np.isnan(Y).any():
+        raise DataError(
+            f"{table.name} has empty label cells; a report scores every label: leave those "
+            "rows out"
+        )
+    return np.asarray(Y)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Example:
+    """A row, one label that is known of it, and what that does to the others."""
+
+    row: int
+    known: str
+    before: NDArray[np.float64]
+    after: NDArray[np.float64]
+
+
+def examples(judged: Judged, n: int = 3, n_rows: int = 60) -> list[Example]:
+    """Rows in which knowing one label that is there moves the others most."""
+    model, names = judged.model, list(map(str, judged.model.label_names_))
+    if len(names) < 2 or not model.multilabel_:
+        return []
+    pairs = model.associations(top=min(8 * n, len(names) * (len(names) - 1) // 2))
+    candidates = list(dict.fromkeys(map(str, pairs[["label_a", "label_b"]].to_numpy().ravel())))
+    found: list[Example] = []
+    used: set[int] = set()
+    for known in candidates:
+        k = names.index(known)
+        rows = [int(i) for i in np.flatnonzero(judged.Y[:, k] == 1) if int(i) not in used]
+        if not rows:
+            continue
+        rows = rows[:n_rows]
+        given = np.full((len(rows), len(names)), np.nan)
+        given[:, k] = 1
+        before = judged.P[OURS][rows]
+        after = np.asarray(model.predict_conditional(_some(judged.X, rows), given))
+        moved = np.abs(np.delete(after - before, k, axis=1)).sum(1)
+        best = int(np.argmax(moved))
+        found.append(Example(rows[best], known, before[best], after[best]))
+        used.add(rows[best])
+        if len(found) == n:
+            break
+    return found
+
+
+def _some(X: Any, rows: list[int]) -> Any:
+    return X.iloc[rows] if isinstance(X, pd.DataFrame) else X[rows]
+
+
+def as_rows(table: pd.DataFrame) -> list[Mapping[str, Any]]:
+    """Rows of a frame, NaN as None."""
+    return [
+        {key: None if isinstance(v, float) and np.isnan(v) else v for key, v in row.items()}
+        for row in table.to_dict("records")
+    ]

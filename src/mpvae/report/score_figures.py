@@ -1,0 +1,169 @@
+"""Figures of how good predictions are, from the truth and probabilities."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from mpvae.metrics import precision_at_k
+from mpvae.report.look import OURS, PALETTE, RIVAL, SYMBOLS, drawn, shortened
+
+_BINS = 10
+_MOST_K = 20
+_COLOURS = (OURS, RIVAL)
+
+
+def scores_figure(scores: pd.DataFrame) -> go.Figure:
+    """Scores with their intervals: columns ``method``, ``metric``, ``score``, ``low``, ``high``."""
+    traces = []
+    for k, (method, part) in enumerate(scores.groupby("method", sort=False)):
+        traces.append(
+            go.Scatter(
+                x=part["score"],
+                y=part["metric"],
+                mode="markers",
+                name=str(method),
+                marker={"color": _COLOURS[k % 2], "size": 11, "symbol": SYMBOLS[k]},
+                error_x={
+                    "type": "data",
+                    "symmetric": False,
+                    "array": part["high"] - part["score"],
+                    "arrayminus": part["score"] - part["low"],
+                },
+                hovertemplate="%{y} %{x:.4f}<extra>" + str(method) + "</extra>",
+            )
+        )
+    n_metrics = scores["metric"].nunique()
+    return drawn(
+        *traces,
+        height=120 + 44 * n_metrics,
+        xaxis={"title": "score, 95 % interval"},
+        yaxis={"autorange": "reversed", "automargin": True},
+        scattermode="group",
+    )
+
+
+def reliability_figure(
+    Y: NDArray[np.float64], probabilities: Mapping[str, NDArray[np.float64]]
+) -> go.Figure:
+    """How often labels are present that were given a probability: the diagonal is honest."""
+    traces: list[go.Scatter] = [
+        go.Scatter(
+            x=[0, 1],
+            y=[0, 1],
+            mode="lines",
+            line={"dash": "dot", "color": "gray"},
+            name="as promised",
+            hoverinfo="skip",
+        )
+    ]
+    for k, (method, P) in enumerate(probabilities.items()):
+        bins = reliability(Y, P)
+        traces.append(
+            go.Scatter(
+                x=bins["promised"],
+                y=bins["found"],
+                mode="lines+markers",
+                name=method,
+                marker={"color": _COLOURS[k % 2], "size": 9, "symbol": SYMBOLS[k]},
+                line={"color": _COLOURS[k % 2]},
+                error_y={"type": "data", "array": bins["error"], "width": 2},
+                customdata=bins["n"],
+                hovertemplate="promised %{x:.2f}, found %{y:.2f}<br>%{customdata} cells"
+                "<extra>" + method + "</extra>",
+            )
+        )
+    return drawn(
+        *traces,
+        height=430,
+        xaxis={"title": "probability promised", "range": [-0.02, 1.02]},
+        yaxis={"title": "share present", "range": [-0.02, 1.02]},
+    )
+
+
+def reliability(Y: NDArray[np.float64], P: NDArray[np.float64]) -> pd.DataFrame:
+    """Mean probability and share present of cells in bins of equal width, with two errors."""
+    truth, p = np.ravel(Y), np.ravel(P)
+    known = ~np.isnan(truth)
+    truth, p = truth[known], p[known]
+    inside = np.minimum((p * _BINS).astype(int), _BINS - 1)
+    n = np.bincount(inside, minlength=_BINS)
+    kept = n > 0
+    promised = np.bincount(inside, p, _BINS)[kept] / n[kept]
+    found = np.bincount(inside, truth, _BINS)[kept] / n[kept]
+    error = 2 * np.sqrt(np.maximum(found * (1 - found), 1e-12) / n[kept])
+    return pd.DataFrame({"promised": promised, "found": found, "error": error, "n": n[kept]})
+
+
+def precision_figure(
+    Y: NDArray[np.float64], probabilities: Mapping[str, NDArray[np.float64]]
+) -> go.Figure:
+    """Share of true labels among the K most probable ones."""
+    ks = np.arange(1, min(Y.shape[1], _MOST_K) + 1)
+    traces = [
+        go.Scatter(
+            x=ks,
+            y=[precision_at_k(Y, P, int(k)) for k in ks],
+            mode="lines+markers",
+            name=method,
+            marker={"color": _COLOURS[i % 2], "symbol": SYMBOLS[i], "size": 8},
+            line={"color": _COLOURS[i % 2]},
+            hovertemplate="precision@%{x} %{y:.3f}<extra>" + method + "</extra>",
+        )
+        for i, (method, P) in enumerate(probabilities.items())
+    ]
+    return drawn(
+        *traces,
+        height=380,
+        xaxis={"title": "K", "dtick": max(1, len(ks) // 10)},
+        yaxis={"title": "precision@K", "rangemode": "tozero"},
+    )
+
+
+def moved_figure(
+    names: Sequence[str],
+    before: NDArray[np.float64],
+    after: NDArray[np.float64],
+    known: str,
+    most: int = 10,
+) -> go.Figure:
+    """Probabilities of one row before and after one label is known to be present."""
+    change = np.abs(after - before)
+    change[list(names).index(known)] = -1
+    shown = np.argsort(-change, kind="stable")[: min(most, len(names) - 1)]
+    shown = shown[np.argsort(-(after - before)[shown], kind="stable")]
+    labels = [shortened(str(names[k])) for k in shown]
+    lines = [
+        go.Scatter(
+            x=[before[k], after[k]],
+            y=[label, label],
+            mode="lines",
+            line={"color": "gray", "width": 2},
+            showlegend=False,
+            hoverinfo="skip",
+        )
+        for k, label in zip(shown, labels, strict=True)
+    ]
+    points = [
+        go.Scatter(
+            x=values[shown],
+            y=labels,
+            mode="markers",
+            name=name,
+            marker={"color": colour, "size": 11, "symbol": symbol},
+            hovertemplate="%{y} %{x:.3f}<extra>" + name + "</extra>",
+        )
+        for name, values, colour, symbol in (
+            ("features alone", before, PALETTE[7], "circle-open"),
+            (f"and {shortened(known)} is present", after, OURS, "circle"),
+        )
+    ]
+    return drawn(
+        *lines,
+        *points,
+        height=120 + 28 * len(shown),
+        xaxis={"title": "probability", "range": [-0.02, 1.02]},
+        yaxis={"autorange": "reversed", "automargin": True},
+    )

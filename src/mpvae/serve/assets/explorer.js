@@ -1,0 +1,316 @@
+"use strict";
+const $ = (id) => document.getElementById(id);
+const MOST_FEATURES = 60;
+const MOST_LABELS = 200;
+const state = { about: null, row: {}, known: {}, examples: [], answer: null };
+let asked = 0;
+
+// ---------------------------------------------------------------- asking
+
+async function ask(path, options) {
+  const answer = await fetch(path, options);
+  const found = await answer.json();
+  if (!answer.ok) throw new Error(found.error || answer.statusText);
+  return found;
+}
+
+function problem(text) {
+  $("problem").textContent = text;
+  $("problem").hidden = !text;
+}
+
+async function refresh() {
+  const number = ++asked;
+  try {
+    const found = await ask("/conditional", {
+      method: "POST",
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify({ rows: [state.row], known: [state.known] }),
+    });
+    if (number !== asked) return; // a later question is on its way
+    state.answer = { probabilities: found.probabilities[0], marginals: found.marginals[0] };
+    problem("");
+    remember();
+    show();
+  } catch (error) {
+    if (number === asked) problem(error.message);
+  }
+}
+
+let pause = 0;
+function soon() {
+  clearTimeout(pause);
+  pause = setTimeout(refresh, 150);
+}
+
+// ---------------------------------------------------------------- the row
+
+function showFeatures() {
+  const wanted = $("feature-search").value.trim().toLowerCase();
+  const all = state.about.features;
+  const matching = all.filter((feature) => feature.name.toLowerCase().includes(wanted));
+  const form = $("features");
+  form.replaceChildren();
+  for (const feature of matching.slice(0, MOST_FEATURES)) {
+    const label = document.createElement("label");
+    const name = document.createElement("span");
+    name.textContent = feature.name;
+    const input = document.createElement(feature.levels ? "select" : "input");
+    if (feature.levels) {
+      for (const level of ["", ...feature.levels]) input.append(new Option(level || "(not known)", level));
+      const now = state.row[feature.name];
+      if (now !== null && !feature.levels.includes(now)) input.append(new Option(`${now} (new)`, now));
+    } else {
+      input.inputMode = "decimal";
+      input.placeholder = "not known";
+    }
+    const value = state.row[feature.name];
+    input.value = value === null ? "" : typeof value === "number" ? String(+value.toPrecision(7)) : value;
+    input.addEventListener("input", () => {
+      const text = input.value.trim();
+      const number = Number(text);
+      const bad = !feature.levels && text !== "" && !Number.isFinite(number);
+      input.setAttribute("aria-invalid", String(bad));
+      if (bad) {
+        problem(`${feature.name} is “${text}”; give a number, or nothing where it is not known`);
+        return;
+      }
+      state.row[feature.name] = text === "" ? null : feature.levels ? text : number;
+      soon();
+    });
+    label.append(name, input);
+    form.append(label);
+  }
+  $("feature-find").hidden = all.length <= 12;
+  const hidden = matching.length - Math.min(matching.length, MOST_FEATURES);
+  $("more-features").hidden = hidden === 0;
+  $("more-features").textContent = `${hidden} more; find them by name.`;
+}
+
+function showExamples() {
+  const choice = $("example");
+  choice.replaceChildren(...state.examples.map((_, k) => new Option(`row ${k + 1}`, String(k))));
+  choice.value = "";
+  $("example-choice").hidden = state.examples.length === 0;
+}
+
+$("example").addEventListener("change", () => {
+  state.row = { ...state.examples[Number($("example").value)] };
+  showFeatures();
+  refresh();
+});
+
+$("upload").addEventListener("change", async () => {
+  const file = $("upload").files[0];
+  if (!file) return;
+  try {
+    state.examples = await ask("/rows", { method: "POST", headers: { "Content-Type": "text/csv" }, body: file });
+    problem("");
+    showExamples();
+    $("example").value = "0";
+    state.row = { ...state.examples[0] };
+    showFeatures();
+    refresh();
+  } catch (error) {
+    problem(`${file.name}: ${error.message}`);
+  }
+  $("upload").value = "";
+});
+
+// ---------------------------------------------------------------- the labels
+
+const percent = (p) => (p < 0.0995 || p > 0.9005 ? (100 * p).toFixed(1) : (100 * p).toFixed(0)) + " %";
+const signed = (x) => (Math.abs(x) < 5e-5 ? "" : (x > 0 ? "+" : "−") + (100 * Math.abs(x)).toFixed(1));
+
+function entries() {
+  const { probabilities, marginals } = state.answer;
+  return state.about.labels.map((label, k) => ({
+    name: label.name, p: probabilities[k], was: marginals[k], change: probabilities[k] - marginals[k],
+    known: state.known[label.name],
+  }));
+}
+
+const nextState = { undefined: 1, 1: 0, 0: undefined };
+const spoken = { undefined: "not known; press to mark present", 1: "known to be present; press to mark absent",
+  0: "known to be absent; press to forget" };
+
+function show() {
+  const all = entries();
+  const order = $("order").value;
+  const by = {
+    probability: (a, b) => b.p - a.p,
+    change: (a, b) => Math.abs(b.change) - Math.abs(a.change),
+    name: (a, b) => a.name.localeCompare(b.name),
+  }[order];
+  const isKnown = (entry) => entry.known !== undefined;
+  const wanted = $("search").value.trim().toLowerCase();
+  const sorted = all.filter((entry) => entry.name.toLowerCase().includes(wanted))
+    .sort((a, b) => isKnown(b) - isKnown(a) || by(a, b));
+  const focused = document.activeElement && document.activeElement.dataset.label;
+  const list = $("labels");
+  list.replaceChildren(...sorted.slice(0, MOST_LABELS).map(item));
+  const hidden = sorted.length - Math.min(sorted.length, MOST_LABELS);
+  $("more-labels").hidden = hidden === 0;
+  $("more-labels").textContent = `${hidden} more; find them by name.`;
+  if (focused) {
+    const again = list.querySelector(`[data-label="${CSS.escape(focused)}"]`);
+    if (again) again.focus({ preventScroll: true });
+  }
+  tell(all);
+  drawMap(all);
+}
+
+function item(entry) {
+  const line = document.createElement("li");
+  const button = document.createElement("button");
+  button.type = "button";
+  button.dataset.label = entry.name;
+  button.dataset.probability = String(entry.p);
+  if (entry.known !== undefined) button.dataset.known = String(entry.known);
+  const part = (kind, text = "") => {
+    const element = document.createElement("span");
+    element.className = kind;
+    element.textContent = text;
+    return element;
+  };
+  const track = part("track");
+  const fill = part("fill");
+  fill.style.width = `${100 * entry.p}%`;
+  const was = part("was");
+  was.style.left = `calc(${100 * entry.was}% - 1px)`;
+  track.append(fill, was);
+  track.setAttribute("aria-hidden", "true");
+  const change = part(`change ${entry.change > 0 ? "up" : "down"}`, entry.known === undefined ? signed(entry.change) : "known");
+  button.append(part("label", entry.name), track, part("percent", percent(entry.p)), change);
+  const moved = entry.known === undefined && signed(entry.change)
+    ? `, from the features alone ${percent(entry.was)}` : "";
+  button.setAttribute("aria-label", `${entry.name}: ${percent(entry.p)}${moved}; ${spoken[entry.known]}`);
+  button.addEventListener("click", () => {
+    const next = nextState[entry.known];
+    if (next === undefined) delete state.known[entry.name];
+    else state.known[entry.name] = next;
+    refresh();
+  });
+  line.append(button);
+  return line;
+}
+
+function tell(all) {
+  const known = all.filter((entry) => entry.known !== undefined);
+  if (!known.length) {
+    $("status").textContent = "From the features alone. Click a label to mark it present, again for absent.";
+    return;
+  }
+  const most = all.filter((entry) => entry.known === undefined && Math.abs(entry.change) >= 5e-4)
+    .sort((a, b) => Math.abs(b.change) - Math.abs(a.change)).slice(0, 3)
+    .map((entry) => `${entry.name} ${signed(entry.change)}`);
+  $("status").textContent = `${known.length} known. ` +
+    (most.length ? `Moved most, in points: ${most.join(", ")}.` : "Nothing else moves.");
+}
+
+for (const id of ["order", "search"]) $(id).addEventListener("input", () => state.answer && show());
+$("feature-search").addEventListener("input", showFeatures);
+$("clear").addEventListener("click", () => {
+  state.known = {};
+  refresh();
+});
+
+// ---------------------------------------------------------------- the map
+
+function drawMap(all) {
+  const labels = state.about.labels;
+  if (labels[0].x === undefined) {
+    $("map-section").hidden = true;
+    return;
+  }
+  const style = getComputedStyle(document.documentElement);
+  const ink = getComputedStyle(document.body).color;
+  const largest = Math.max(0.02, ...all.map((e) => (e.known === undefined ? Math.abs(e.change) : 0)));
+  const size = (e) => (e.known !== undefined ? 18 : 7 + 20 * Math.abs(e.change) / largest);
+  const colour = (e) => (e.known !== undefined ? ink : e.change > 5e-5 ? "#0072b2" : e.change < -5e-5 ? "#d55e00" : "#8a929c");
+  const symbol = (e) => (e.known === 1 ? "star" : e.known === 0 ? "x" : e.change < -5e-5 ? "diamond" : "circle");
+  const named = labels.length <= 40;
+  const moved = [...all].sort((a, b) => Math.abs(b.change) - Math.abs(a.change)).slice(0, 12);
+  const withName = new Set(moved.filter((e) => Math.abs(e.change) > 1e-3).map((e) => e.name));
+  Plotly.react("map", [{
+    type: "scatter", mode: "markers+text",
+    x: labels.map((l) => l.x), y: labels.map((l) => l.y),
+    text: all.map((e) => (named || withName.has(e.name) || e.known !== undefined ? e.name : "")),
+    textposition: "top center", textfont: { size: 11, color: ink },
+    hovertext: all.map((e) => `${e.name}<br>${percent(e.p)} (${percent(e.was)} from the features alone)`),
+    hoverinfo: "text",
+    marker: { size: all.map(size), color: all.map(colour), symbol: all.map(symbol), opacity: 0.9 },
+  }], {
+    margin: { l: 5, r: 5, t: 5, b: 5 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    xaxis: { visible: false }, yaxis: { visible: false }, showlegend: false, hovermode: "closest",
+    font: { family: style.fontFamily },
+  }, { responsive: true, displaylogo: false, displayModeBar: false });
+}
+
+// ---------------------------------------------------------------- sharing
+
+function remember() {
+  const words = new URLSearchParams({ row: JSON.stringify(state.row) });
+  if (Object.keys(state.known).length) words.set("known", JSON.stringify(state.known));
+  history.replaceState(null, "", `#${words}`);
+}
+
+function recall() {
+  const words = new URLSearchParams(location.hash.slice(1));
+  const read = (name) => {
+    try {
+      const found = JSON.parse(words.get(name) || "{}");
+      return found && typeof found === "object" && !Array.isArray(found) ? found : {};
+    } catch {
+      return {};
+    }
+  };
+  const row = read("row");
+  const known = read("known");
+  for (const feature of state.about.features) if (feature.name in row) state.row[feature.name] = row[feature.name];
+  const names = new Set(state.about.labels.map((label) => label.name));
+  state.known = Object.fromEntries(Object.entries(known).filter(([name, v]) => names.has(name) && (v === 0 || v === 1)));
+}
+
+$("share").addEventListener("click", async () => {
+  try {
+    await navigator.clipboard.writeText(location.href);
+    $("status").textContent = "The link is copied; it holds the row and what is known.";
+  } catch {
+    $("status").textContent = "The address of this page holds the row and what is known: copy it.";
+  }
+});
+
+$("download").addEventListener("click", () => {
+  const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+  const lines = entries().map((e) => [quoted(e.name), e.was, e.p, e.known ?? ""].join(","));
+  const text = ["label,from_features,given_known,known", ...lines].join("\n") + "\n";
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+  link.download = "labels.csv";
+  link.click();
+  URL.revokeObjectURL(link.href);
+});
+
+// ---------------------------------------------------------------- beginning
+
+async function begin() {
+  try {
+    state.about = await ask("/about");
+  } catch (error) {
+    problem(error.message);
+    return;
+  }
+  $("name").textContent = state.about.name;
+  document.title = `${state.about.name}: label explorer`;
+  state.examples = state.about.examples;
+  for (const feature of state.about.features) state.row[feature.name] = feature.usual;
+  if (state.examples.length) state.row = { ...state.examples[0] };
+  recall();
+  showExamples();
+  if (state.examples.length && !location.hash.includes("row=")) $("example").value = "0";
+  showFeatures();
+  refresh();
+}
+begin();
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => state.answer && show());
