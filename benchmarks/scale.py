@@ -355,8 +355,8 @@ def imdb() -> dict:
         )
         print(
             f"  {name:9s} {found[name]['seconds']:6.0f} s  {found[name]['memory']:6.0f} MB  "
-            f"micro-F1 {found[name]['micro_f1']:.4f}, +- {found[name]['micro_f1_error']:.4f} over "
-            f"rows, {found[name]['micro_f1_spread']:.4f} between seeds"
+            f"micro-F1 {found[name]['micro_f1']:.4f}, +- {found[name]['micro_f1_error']:.4f} "
+            f"over rows, {found[name]['micro_f1_spread']:.4f} between seeds"
         )
     ratio = float(
         np.median([run["streamed"]["seconds"] / run["memory"]["seconds"] for run in runs])
