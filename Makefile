@@ -18,7 +18,7 @@ lint: .venv/dev
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/codespell
 
-# Minutes of training on real data ($MPVAE_DATA or ../shared/data).
+# Minutes of training: real data ($MPVAE_DATA or ../shared/data), a worker killed under Ray.
 slow: .venv/dev
 	$(BIN)/python -m pytest --slow -m slow
 

@@ -60,6 +60,7 @@ def mpvae(folder, *words, launcher=()):
     return result.stdout
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_does_not_change_the_model(folder):
     """SIGKILL in an epoch; torchrun, undisturbed, ends with the same weights bit for bit."""
     words = ["fit", *TRAINED, "--set", "max_epochs=50"]

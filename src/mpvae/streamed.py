@@ -73,7 +73,7 @@ class LearnsFromStreams(Learner):
                 checkpoint, seed, seen.n_rows, seen.positive, seen.observed, seen.sample_Y
             )
             learn, _ = next(iter(parts()))
-            with threads_that_pay(learn, self.settings_):
+            with threads_that_pay(learn, self.settings_, reading=1):
                 fitted = members.fit_parts(
                     parts,
                     self.settings_,
