@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint slow figures tables reproduction clean
+.PHONY: demo test lint slow browser docs gallery screenshots figures tables reproduction clean
 
 demo: .venv/demo
 	$(BIN)/mpvae demo
@@ -21,6 +21,23 @@ lint: .venv/dev
 # Minutes of training: real data ($MPVAE_DATA or ../shared/data), a worker killed under Ray.
 slow: .venv/dev
 	$(BIN)/python -m pytest --slow -m slow
+
+# What the browser tests need beside Python packages: Chromium, and axe-core from npm.
+browser: .venv/dev
+	@command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq chromium)
+	@test -f .venv/node_modules/axe-core/axe.min.js || \
+	  npm install --silent --no-audit --no-fund --prefix .venv axe-core@4
+
+docs: .venv/dev
+	$(BIN)/python docs/commands.py
+	$(BIN)/mkdocs build --strict --quiet
+
+# Pages of the examples from a run of each, on the real data; minutes.
+gallery: .venv/dev
+	$(BIN)/python docs/gallery.py
+
+screenshots: .venv/dev browser
+	$(BIN)/python docs/screenshots.py
 
 figures: .venv/dev
 	$(BIN)/python docs/figures.py
@@ -46,4 +63,4 @@ reproduction: .venv/dev
 	@touch $@
 
 clean:
-	rm -rf .venv demo .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv demo site .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,6 +1,6 @@
 """One live line on the terminal for work that takes longer than a moment; silent in a pipe."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
@@ -78,11 +78,11 @@ def counting(what: str, total: int, enabled: bool) -> Iterator[Progress]:
 
 
 @contextmanager
-def waiting(what: str) -> Iterator[None]:
-    """Bar for work that is done elsewhere: how long it takes is not known."""
-    with _bar(True) as bar:
-        bar.add_task(what, total=None)
-        yield
+def waiting(what: str, enabled: bool = True) -> Iterator[Callable[[str], None]]:
+    """Bar for work of which nobody knows how long it takes; a function to name its steps."""
+    with _bar(enabled) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda step: bar.update(task, description=step)
 
 
 def _bar(enabled: bool, *extra: TextColumn) -> Progress:

@@ -13,7 +13,7 @@ from sklearn.inspection import permutation_importance
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from mpvae import associations, conformal, joint, labels, observed
+from mpvae import associations, conformal, inference, joint, labels, observed
 from mpvae.config import Settings
 from mpvae.conformal import Calibration, Guarantee
 from mpvae.data import LabelledTable
@@ -264,6 +264,23 @@ class JointQuestions(MultiLabelClassifier):
             columns=["feature", "label", "importance", "std"],
         )
         return table.sort_values("importance", ascending=False, ignore_index=True)
+
+    def latent_effects(self, X: Any) -> pd.DataFrame:
+        """What moving each latent dimension does to the probability of each label.
+
+        From one standard deviation below its mean given the features to one above, the other
+        dimensions at their means, on average over rows of X. Of the first network: the
+        dimensions of another are others.
+
+        Returns
+        -------
+        DataFrame
+            A row for each dimension, z1, z2, ...; a column for each label.
+        """
+        check_is_fitted(self)
+        effects = inference.latent_effects(self.networks_[0], self._encode(X))
+        names = [f"z{k + 1}" for k in range(len(effects))]
+        return pd.DataFrame(effects, index=names, columns=self.label_names_)
 
     @property
     def sigma_g_(self) -> NDArray[np.float64]:

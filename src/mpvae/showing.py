@@ -46,7 +46,9 @@ def report(
     ] = None,
     unseen: Annotated[
         bool,
-        typer.Option("--unseen", help="The rows of --data are new to the model: score it there."),
+        typer.Option(
+            "--unseen", help="The rows of --data are new to the model: score it there."
+        ),
     ] = False,
     meta_offset: MetaOption = 0,
     as_json: JsonOption = False,
@@ -70,17 +72,19 @@ def report(
     if figures is not None:
         _require("kaleido", "report", "kaleido")
     model = load_model(model_folder)
-    model.verbose = 0 if as_json else 1
     table = None if data is None else read_for(model, data, meta_offset, with_labels=True)
-    with waiting("report", not as_json):
-        made = make_report(model, table, name=model_folder.resolve().name, unseen=unseen)
+    name = model_folder.resolve().name
+    with waiting("reading", not as_json) as on_step:
+        made = make_report(model, table, name=name, unseen=unseen, on_step=on_step)
         made.save(file)
     if figures is not None:
         with counting("figures", 2 * len(made.sections), not as_json) as bar:
             made.save_figures(figures, lambda _: bar.advance(bar.task_ids[0]))
     if as_json:
         sections = [section.key for section in made.sections]
-        print(json.dumps({"file": str(file), "bytes": file.stat().st_size, "figures": sections}))
+        print(
+            json.dumps({"file": str(file), "bytes": file.stat().st_size, "figures": sections})
+        )
     else:
         size = file.stat().st_size / 2**20
         out.print(f"{len(made.sections)} figures, {size:.1f} MB -> {plain(file)}")

@@ -1,6 +1,6 @@
 """How good a model is on rows it has not seen, beside a forest, for a report."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -78,7 +78,13 @@ class Judged:
         return pd.DataFrame(found)
 
 
-def judge(model: MPVAEClassifier, table: LabelledTable, *, unseen: bool = False) -> Judged:
+def judge(
+    model: MPVAEClassifier,
+    table: LabelledTable,
+    *,
+    unseen: bool = False,
+    on_step: Callable[[str], None] = lambda _: None,
+) -> Judged:
     """Score a model on rows it has not seen, beside a forest that learns from the others.
 
     Parameters
@@ -92,35 +98,44 @@ def judge(model: MPVAEClassifier, table: LabelledTable, *, unseen: bool = False)
         rest.
     unseen : bool
         Whether the model has seen none of the rows: it is judged on all of them, alone.
+    on_step : callable
+        Told what is being done.
     """
     if table.Y is None:
         raise DataError(f"{table.name} has no labels; a report needs them for its scores")
     if unseen:
-        return _judged(model, None, table, f"{len(table)} rows that are new to the model")
+        how = f"{len(table)} rows that are new to the model"
+        return _judged(model, None, table, how, on_step)
     if "test" in table.splits and "train" in table.splits:
         learn, ask = table.split("train"), table.split("test")
         how = f"the {len(ask)} test rows of the official split"
-        return _judged(model, learn, ask, how)
+        return _judged(model, learn, ask, how, on_step)
     learn_rows, ask_rows = train_test_split(
         np.arange(len(table)), test_size=_TEST_SHARE, random_state=0
     )
     learn, ask = table.rows(np.sort(learn_rows)), table.rows(np.sort(ask_rows))
-    again = clone(model).set_params(verbose=model.verbose)
-    again.fit(learn.features(), learn.labels())
+    on_step("training on four fifths of the rows")
+    again = clone(model).set_params(verbose=0).fit(learn.features(), learn.labels())
     how = (
         f"{len(ask)} rows, a fifth of the table at random; a model with the same parameters "
         f"learnt from the other {len(learn)}"
     )
-    return _judged(again, learn, ask, how)
+    return _judged(again, learn, ask, how, on_step)
 
 
 def _judged(
-    model: MPVAEClassifier, learn: LabelledTable | None, ask: LabelledTable, how: str
+    model: MPVAEClassifier,
+    learn: LabelledTable | None,
+    ask: LabelledTable,
+    how: str,
+    on_step: Callable[[str], None],
 ) -> Judged:
+    on_step("predicting")
     X, Y = ask.features(), _truth(ask)
     P = {OURS: np.asarray(model.predict_proba(X))}
     Z = {OURS: {m: np.asarray(model.predict(X, metric=m)) for m in get_args(Metric)}}
     if learn is not None:
+        on_step("growing a forest to compare with")
         P[FOREST], Z[FOREST] = _forest(model, learn, X)
     return Judged(X, Y, P, Z, how, model)
 
@@ -154,9 +169,7 @@ def _out_of_bag(
     return total / np.maximum(n_trees, 1)[:, None]
 
 
-def _present(
-    forest: Any, x: NDArray[np.float32], n_labels: int
-) -> NDArray[np.float64]:
+def _present(forest: Any, x: NDArray[np.float32], n_labels: int) -> NDArray[np.float64]:
     """Probability that each label is present; constant labels have one class."""
     each = forest.predict_proba(x)
     each = [each] if n_labels == 1 else each

@@ -5,11 +5,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from numpy.typing import NDArray
 from plotly.subplots import make_subplots
 from sklearn.manifold import TSNE
 
-from mpvae import inference
 from mpvae.associations import leaf_order
 from mpvae.errors import DataError
 from mpvae.estimator import MPVAEClassifier
@@ -30,9 +28,7 @@ _TERMS = {
 }
 
 
-def correlation_figure(
-    model: MPVAEClassifier, max_labels: int = MAX_HEAT_LABELS
-) -> go.Figure:
+def correlation_figure(model: MPVAEClassifier, max_labels: int = MAX_HEAT_LABELS) -> go.Figure:
     """Heat map of the residual correlations, labels that go together beside each other."""
     names = chosen_labels(model, max_labels)
     R = model.correlation_block(names).to_numpy()
@@ -231,11 +227,13 @@ def latent_figure(model: MPVAEClassifier, X: Any, most: int = 25) -> go.Figure:
     From one standard deviation below its mean given the features to one above, on average
     over the rows; first network. Dimensions that do most come first.
     """
-    effects = latent_effects(model, X)
+    effects = model.latent_effects(X).to_numpy()
     strongest = np.argsort(-np.abs(effects).max(1), kind="stable")[:most]
     which = np.argsort(-np.abs(effects).max(0), kind="stable")[: 4 * _NAMED]
     E = effects[np.ix_(strongest, which)]
-    order = leaf_order(np.nan_to_num(np.corrcoef(E.T))) if len(which) > 2 else np.arange(len(which))
+    order = (
+        leaf_order(np.nan_to_num(np.corrcoef(E.T))) if len(which) > 2 else np.arange(len(which))
+    )
     E = E[:, order].astype(np.float32)
     names = [str(model.label_names_[which[k]]) for k in order]
     largest = float(np.abs(E).max()) or 1.0
@@ -255,8 +253,3 @@ def latent_figure(model: MPVAEClassifier, X: Any, most: int = 25) -> go.Figure:
         xaxis={"showticklabels": few, "tickangle": -60, "showgrid": False, "automargin": True},
         yaxis={"autorange": "reversed", "showgrid": False, "title": "latent dimension"},
     )
-
-
-def latent_effects(model: MPVAEClassifier, X: Any) -> NDArray[np.float64]:
-    """Change of each label's probability along each latent dimension, (d, L)."""
-    return inference.latent_effects(model.networks_[0], model._encode(X))

@@ -18,7 +18,7 @@ from mpvae.data import LabelledTable
 from mpvae.estimator import MPVAEClassifier
 from mpvae.evidence import source_names
 from mpvae.report import model_figures, score_figures
-from mpvae.report.judging import FOREST, OURS, Judged, as_rows, examples, judge
+from mpvae.report.judging import FOREST, Judged, as_rows, examples, judge
 from mpvae.version import __version__
 from mpvae.writing import replacing
 
@@ -54,7 +54,9 @@ class Report:
     def html(self) -> str:
         """The page."""
         environment = jinja2.Environment(
-            loader=jinja2.FunctionLoader(_asset), autoescape=True, undefined=jinja2.StrictUndefined
+            loader=jinja2.FunctionLoader(_asset),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
         )
         environment.filters["script"] = _in_script
         return environment.get_template("report.html").render(
@@ -66,7 +68,9 @@ class Report:
             figures={section.key: packed(section.figure) for section in self.sections},
         )
 
-    def save_figures(self, folder: Path, on_file: Callable[[Path], None] = lambda _: None) -> None:
+    def save_figures(
+        self, folder: Path, on_file: Callable[[Path], None] = lambda _: None
+    ) -> None:
         """Each figure as PNG and SVG; needs kaleido and a Chrome or Chromium."""
         folder.mkdir(parents=True, exist_ok=True)
         for section in self.sections:
@@ -88,6 +92,7 @@ def make_report(
     *,
     name: str = "model",
     unseen: bool = False,
+    on_step: Callable[[str], None] = lambda _: None,
 ) -> Report:
     """Look at a model, and judge it on the rows of a table if there is one.
 
@@ -101,8 +106,11 @@ def make_report(
         Title of the page.
     unseen : bool
         Whether the rows of the table are new to the model.
+    on_step : callable
+        Told what is being done.
     """
-    judged = None if table is None else judge(model, table, unseen=unseen)
+    judged = None if table is None else judge(model, table, unseen=unseen, on_step=on_step)
+    on_step("drawing figures")
     sections = [*_of_scores(judged), *_of_model(model), *_of_rows(judged)]
     labels = (
         pd.DataFrame({"label": list(map(str, model.label_names_))})
@@ -112,9 +120,16 @@ def make_report(
     labels["group"] = model.label_groups().to_numpy() + 1
     many = len(labels) > 1
     pairs = model.associations(top=_PAIRS) if many else pd.DataFrame()
-    settings = [(n, str(getattr(model.settings_, n)), text) for n, text in setting_docs().items()]
+    settings = [
+        (n, str(getattr(model.settings_, n)), text) for n, text in setting_docs().items()
+    ]
     return Report(
-        name, list(_facts(model, table, judged)), sections, as_rows(labels), as_rows(pairs), settings
+        name,
+        list(_facts(model, table, judged)),
+        sections,
+        as_rows(labels),
+        as_rows(pairs),
+        settings,
     )
 
 
@@ -140,7 +155,8 @@ def _of_scores(judged: Judged | None) -> Iterator[Section]:
     yield Section(
         "scores",
         f"Scores{beside}",
-        f"On {judged.how}. Higher is better; intervals are over rows (bootstrap). Thresholds come from rows "
+        f"On {judged.how}. Higher is better; intervals are over rows (bootstrap). Thresholds "
+        "come from rows "
         "held out of training, for the forest from rows out of its bags.",
         score_figures.scores_figure(judged.scores()),
     )
@@ -156,28 +172,35 @@ def _of_model(model: MPVAEClassifier) -> Iterator[Section]:
     )
     if L < 2:
         return
-    few = "" if L <= model_figures.MAX_HEAT_LABELS else (
-        f" Of {L:,} labels the {model_figures.MAX_HEAT_LABELS:,} in the strongest pairs."
+    few = (
+        ""
+        if L <= model_figures.MAX_HEAT_LABELS
+        else (f" Of {L:,} labels the {model_figures.MAX_HEAT_LABELS:,} in the strongest pairs.")
     )
     yield Section(
         "correlation",
         "Which labels go together, given the features",
-        "Residual correlation: what the features leave unexplained. Labels that go together stand beside "
+        "Residual correlation: what the features leave unexplained. Labels that go together "
+        "stand beside "
         "each other; drag to zoom, double-click to go back." + few,
         model_figures.correlation_figure(model),
     )
     yield Section(
         "label-map",
         "Map of the labels",
-        "Near each other: labels with similar rows in the Cholesky factor of the covariance (t-SNE; distances "
-        "between far points mean little). Colour and shape: groups by clustering of the correlations.",
+        "Near each other: labels with similar rows in the Cholesky factor of the covariance "
+        "(t-SNE; distances "
+        "between far points mean little). Colour and shape: groups by clustering of the "
+        "correlations.",
         model_figures.label_map_figure(model),
     )
     yield Section(
         "associations",
         "Strongest associations",
-        "Residual correlation with its interval, and the raw one. Where the two differ, features explain "
-        "part of why the labels are found together. Neither says that one label causes the other.",
+        "Residual correlation with its interval, and the raw one. Where the two differ, "
+        "features explain "
+        "part of why the labels are found together. Neither says that one label causes the "
+        "other.",
         model_figures.associations_figure(model),
     )
 
@@ -188,7 +211,8 @@ def _of_rows(judged: Judged | None) -> Iterator[Section]:
     yield Section(
         "reliability",
         "Can the probabilities be believed?",
-        "Of all cells that were promised a probability, the share that is present; bars are two standard errors.",
+        "Of all cells that were promised a probability, the share that is present; bars are "
+        "two standard errors.",
         score_figures.reliability_figure(judged.Y, judged.P),
     )
     if judged.Y.shape[1] > 1:
@@ -213,8 +237,10 @@ def _of_rows(judged: Judged | None) -> Iterator[Section]:
     yield Section(
         "latent",
         "What the latent dimensions do",
-        "Change of each label's probability when one dimension of the code goes from a standard deviation below "
-        "its mean to one above, on average over rows (first network). A dimension that moves few labels "
+        "Change of each label's probability when one dimension of the code goes from a "
+        "standard deviation below "
+        "its mean to one above, on average over rows (first network). A dimension that moves "
+        "few labels "
         "together has found something of its own.",
         model_figures.latent_figure(judged.model, judged.X),
     )
@@ -242,4 +268,4 @@ def _in_script(value: Any) -> jinja2.utils.markupsafe.Markup:
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
-    return jinja2.utils.markupsafe.Markup(text)  # noqa: S704
+    return jinja2.utils.markupsafe.Markup(text)

@@ -16,7 +16,7 @@ _COLOURS = (OURS, RIVAL)
 
 
 def scores_figure(scores: pd.DataFrame) -> go.Figure:
-    """Scores with their intervals: columns ``method``, ``metric``, ``score``, ``low``, ``high``."""
+    """Scores with their intervals, as `Judged.scores` has them."""
     traces = []
     for k, (method, part) in enumerate(scores.groupby("method", sort=False)):
         traces.append(

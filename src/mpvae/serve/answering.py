@@ -95,7 +95,10 @@ class Answers:
             pairs = pairs[(pairs["label_a"] == label) | (pairs["label_b"] == label)]
         records = pairs.head(top).to_dict("records")
         return [
-            {str(k): None if isinstance(v, float) and math.isnan(v) else v for k, v in r.items()}
+            {
+                str(k): None if isinstance(v, float) and math.isnan(v) else v
+                for k, v in r.items()
+            }
             for r in records
         ]
 
@@ -121,7 +124,7 @@ class Answers:
             for row in plain.to_dict("records")
         ]
 
-    def table(self, rows: Sequence[Row]) -> pd.DataFrame:
+    def table(self, rows: Sequence[Row]) -> Any:
         """Rows as the model takes them, every value checked."""
         if not 1 <= len(rows) <= MAX_ROWS:
             raise DataError(f"{len(rows)} rows; give from 1 to {MAX_ROWS} at a time")
@@ -138,9 +141,10 @@ class Answers:
                 )
             for feature in self.features:
                 columns[feature["name"]].append(_checked(row[feature["name"]], feature, i))
-        return pd.DataFrame(columns)
+        frame = pd.DataFrame(columns)
+        return frame if hasattr(self.model, "feature_names_in_") else frame.to_numpy()
 
-    def _marginals(self, X: pd.DataFrame) -> NDArray[np.float64]:
+    def _marginals(self, X: Any) -> NDArray[np.float64]:
         P = np.asarray(self.model.predict_proba(X))
         return P if self.model.multilabel_ else P[:, 1:]
 
@@ -154,7 +158,7 @@ class Answers:
                     raise DataError(f"row {i + 1}: {self._unknown(name, self.labels, 'label')}")
                 if value not in (0, 1):
                     raise DataError(
-                        f"row {i + 1}: label {name!r} is {value!r}; give 1 (present) or 0 (absent)"
+                        f"row {i + 1}: label {name!r} is {value!r}; give 1 (present) or 0"
                     )
                 given[i, self._place[name]] = value
         return given
@@ -179,7 +183,9 @@ def features_of(model: MPVAEClassifier) -> list[dict[str, Any]]:
     for k, name in enumerate(map(str, names)):
         if k in features.levels:
             levels = list(features.levels[k])
-            found.append({"name": name, "levels": levels, "usual": levels[0] if levels else None})
+            found.append(
+                {"name": name, "levels": levels, "usual": levels[0] if levels else None}
+            )
         else:
             found.append({"name": name, "usual": usual.get(k)})
     return found

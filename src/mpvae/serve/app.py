@@ -213,7 +213,9 @@ def _guards(app: FastAPI) -> None:
     async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"] if part != "body")
-        return JSONResponse({"error": f"{place}: {first['msg']}" if place else first["msg"]}, 422)
+        return JSONResponse(
+            {"error": f"{place}: {first['msg']}" if place else first["msg"]}, 422
+        )
 
     @app.middleware("http")
     async def limited(request: Request, call_next: Any) -> Response:

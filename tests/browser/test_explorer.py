@@ -1,0 +1,167 @@
+"""The label explorer in a browser: what it shows is what the classifier says."""
+
+import csv
+import io
+
+import numpy as np
+import pandas as pd
+import pytest
+
+READY = "#labels button"
+
+
+def shown(page):
+    """Probability of each label as the page has it."""
+    pairs = page.eval_on_selector_all(
+        "#labels button", "all => all.map(b => [b.dataset.label, Number(b.dataset.probability)])"
+    )
+    return dict(pairs)
+
+
+def click(page, label):
+    with page.expect_response("**/conditional"):
+        page.click(f'[data-label="{label}"]')
+    page.wait_for_function(
+        "() => document.querySelectorAll('#labels [data-known]').length >= 0"
+    )
+    page.wait_for_timeout(50)
+
+
+def opened(page, service):
+    page.goto(service)
+    page.wait_for_selector(READY)
+    return page
+
+
+def test_bars_are_the_probabilities_of_the_first_row(page, service, sites):
+    model, X, _ = sites
+    opened(page, service)
+    wanted = dict(zip(model.label_names_, model.predict_proba(X[:1])[0], strict=True))
+    found = shown(page)
+    assert list(found) == sorted(wanted, key=wanted.get, reverse=True)
+    for label, p in wanted.items():
+        assert found[label] == pytest.approx(p, abs=1e-6)
+    assert page.locator("#map .point").count() == 12
+
+
+def test_a_click_moves_the_others_to_what_the_api_returns(page, service, sites):
+    model, X, _ = sites
+    opened(page, service)
+    for known in ({"alder": 1}, {"alder": 1, "elm": 1}, {"alder": 1, "elm": 0}):
+        label = list(known)[-1]
+        click(page, label)
+        given = pd.DataFrame([known])
+        wanted = model.predict_conditional(X[:1], given)[0]
+        found = shown(page)
+        for name, p in zip(model.label_names_, wanted, strict=True):
+            assert found[name] == pytest.approx(p, abs=1e-6)
+    assert "2 known" in page.inner_text("#status")
+    click(page, "elm")  # forgotten again
+    assert page.locator("[data-known]").count() == 1
+    page.click("#clear")
+    page.wait_for_function("() => !document.querySelector('[data-known]')")
+    assert shown(page)["elm"] == pytest.approx(model.predict_proba(X[:1])[0][4], abs=1e-6)
+
+
+def test_the_address_holds_the_state(page, service, chromium):
+    opened(page, service)
+    click(page, "hazel")
+    page.fill("#features input", "1.25")
+    page.wait_for_function("() => location.hash.includes('1.25')")
+    page.wait_for_timeout(300)
+    before = shown(page)
+    other = chromium.new_page()
+    other.goto(page.url)
+    other.wait_for_selector(READY)
+    assert shown(other) == before
+    assert other.get_attribute('[data-label="hazel"]', "data-known") == "1"
+    other.close()
+
+
+def test_rows_can_be_chosen_typed_and_uploaded(page, service, sites, tmp_path):
+    model, X, _ = sites
+    opened(page, service)
+    with page.expect_response("**/conditional"):
+        page.select_option("#example", "3")
+    page.wait_for_timeout(50)
+    assert shown(page)["fir"] == pytest.approx(model.predict_proba(X[3:4])[0][5], abs=1e-6)
+    with page.expect_response("**/conditional"):
+        page.select_option("#features select", "clay")
+    page.wait_for_timeout(50)
+    typed = model.predict_proba(X[3:4].assign(soil="clay"))[0][5]
+    assert shown(page)["fir"] == pytest.approx(typed, abs=1e-6)
+    file = tmp_path / "mine.csv"
+    X[10:13].to_csv(file, index=False)
+    with page.expect_response("**/conditional"):
+        page.set_input_files("#upload", file)
+    page.wait_for_timeout(50)
+    assert page.locator("#example option").count() == 3
+    assert shown(page)["fir"] == pytest.approx(model.predict_proba(X[10:11])[0][5], abs=1e-6)
+
+
+def test_a_bad_file_and_a_bad_number_are_told(page, service, sites, tmp_path):
+    _, X, _ = sites
+    page.expected = ["422"]  # the browser notes that the file was refused
+    opened(page, service)
+    file = tmp_path / "bad.csv"
+    X[:2].drop(columns="rain").to_csv(file, index=False)
+    page.set_input_files("#upload", file)
+    page.wait_for_selector("#problem:visible")
+    assert "rain" in page.inner_text("#problem")
+    page.fill("#features input", "wet")
+    assert "“wet”; give a number" in page.inner_text("#problem")
+    page.fill("#features input", "0.5")
+    page.wait_for_selector("#problem", state="hidden")
+
+
+def test_labels_can_be_found_and_ordered(page, service):
+    opened(page, service)
+    page.fill("#search", "ju")
+    assert list(shown(page)) == ["juniper"]
+    page.fill("#search", "")
+    page.select_option("#order", "name")
+    assert list(shown(page)) == sorted(shown(page))
+
+
+def test_the_answer_can_be_downloaded(page, service, sites):
+    model, X, _ = sites
+    opened(page, service)
+    click(page, "maple")
+    with page.expect_download() as download:
+        page.click("#download")
+    rows = list(csv.DictReader(io.StringIO(download.value.path().read_text())))
+    wanted = model.predict_conditional(X[:1], pd.DataFrame({"maple": [1]}))[0]
+    np.testing.assert_allclose([float(row["given_known"]) for row in rows], wanted, atol=1e-6)
+    assert [row["known"] for row in rows] == [""] * 11 + ["1"]
+
+
+def test_everything_works_by_keyboard(page, service):
+    opened(page, service)
+    page.focus('[data-label="ivy"]')
+    with page.expect_response("**/conditional"):
+        page.keyboard.press("Enter")
+    page.wait_for_selector('[data-label="ivy"][data-known="1"]')
+    assert page.evaluate("document.activeElement.dataset.label") == "ivy"
+    assert "known to be present" in page.get_attribute('[data-label="ivy"]', "aria-label")
+    with page.expect_response("**/conditional"):
+        page.keyboard.press("Space")
+    page.wait_for_selector('[data-label="ivy"][data-known="0"]')
+
+
+def test_nothing_is_cut_off_on_a_phone(phone, service):
+    opened(phone, service)
+    assert phone.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_serious_barrier(page, service, serious, scheme):
+    page.emulate_media(color_scheme=scheme)
+    opened(page, service)
+    click(page, "cedar")
+    assert serious(page) == []
+
+
+def test_the_page_of_questions_loads(page, service):
+    page.goto(f"{service}/docs")
+    page.wait_for_selector(".opblock")
+    assert page.locator(".opblock").count() >= 7
