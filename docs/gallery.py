@@ -1,6 +1,6 @@
 """Writes docs/gallery: each example with its code, what it printed and its figures.
 
-    python docs/gallery.py [NAME ...]     # all of them, on the real data: some minutes
+python docs/gallery.py [NAME ...]     # all of them, on the real data: some minutes
 """
 
 import ast
@@ -44,7 +44,12 @@ def main() -> None:
     (HERE / "gallery").mkdir(exist_ok=True)
     for name in sys.argv[1:] or NAMES:
         write(name)
-    lines = ["# Gallery", "", "Real data, one script each (`examples/`); run by `make gallery`.", ""]
+    lines = [
+        "# Gallery",
+        "",
+        "Real data, one script each (`examples/`); run by `make gallery`.",
+        "",
+    ]
     for name in NAMES:
         page = HERE / "gallery" / f"{name}.md"
         if page.exists():

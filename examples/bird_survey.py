@@ -16,7 +16,9 @@ birds = load("bbs_birds", quick, labels=60 if quick else None)
 rng = np.random.default_rng(0)
 order = rng.permutation(len(birds))
 train, test = birds.rows(order[: len(order) * 4 // 5]), birds.rows(order[len(order) * 4 // 5 :])
-print(f"{len(train)} routes to learn from, {len(test)} to ask about, {len(birds.label_names)} species")
+print(
+    f"{len(train)} routes to learn from, {len(test)} to ask about, {len(birds.label_names)} species"
+)
 
 model = MPVAEClassifier(preset="fast", random_state=0, **quick).set_output(transform="pandas")
 model.fit(train.features(), train.labels())
@@ -40,7 +42,11 @@ print(f"log-loss of the other species: {log_loss(before):.4f} from climate alone
 print(f"{log_loss(after):.4f} with ten sightings")
 
 print("\nspecies that share routes beyond what climate explains:")
-print(model.associations(top=5)[["label_a", "label_b", "residual_correlation"]].round(2).to_string())
+print(
+    model.associations(top=5)[["label_a", "label_b", "residual_correlation"]]
+    .round(2)
+    .to_string()
+)
 
 strongest = model.associations(top=1).iloc[0]
 i = int(np.argmax(Y[strongest.label_a].to_numpy()))

@@ -18,9 +18,14 @@ order = rng.permutation(len(drugs))
 train, test = drugs.rows(order[: len(order) * 4 // 5]), drugs.rows(order[len(order) * 4 // 5 :])
 model = MPVAEClassifier(random_state=0, **quick).fit(train.features(), train.labels())
 X, Y = test.features(), test.labels().to_numpy().astype(float)
-known = np.where(np.arange(Y.shape[1]) < 13, Y, np.nan)  # half of the systems have been looked at
+known = np.where(
+    np.arange(Y.shape[1]) < 13, Y, np.nan
+)  # half of the systems have been looked at
 before, after = model.predict_proba(X)[:, 13:], model.predict_conditional(X, known)[:, 13:]
-print(f"log-loss of the other systems: {log_loss(Y[:, 13:], before):.4f} from the molecule alone, ", end="")
+print(
+    f"log-loss of the other systems: {log_loss(Y[:, 13:], before):.4f} from the molecule alone, ",
+    end="",
+)
 print(f"{log_loss(Y[:, 13:], after):.4f} once 13 systems are known")
 
 # How probable is it that a drug disturbs none of the heart, the liver and the kidneys?
@@ -28,8 +33,13 @@ organs = ["Cardiac disorders", "Hepatobiliary disorders", "Renal and urinary dis
 none = np.full(Y.shape, np.nan)
 none[:, [list(drugs.label_names).index(name) for name in organs]] = 0
 together = np.exp(model.log_prob(X, none))
-apart = np.prod(1 - model.predict_proba(X)[:, [list(drugs.label_names).index(n) for n in organs]], axis=1)
-print(f"none of heart, liver, kidneys: {together.mean():.3f} on average, {apart.mean():.3f} if independent, ", end="")
+apart = np.prod(
+    1 - model.predict_proba(X)[:, [list(drugs.label_names).index(n) for n in organs]], axis=1
+)
+print(
+    f"none of heart, liver, kidneys: {together.mean():.3f} on average, {apart.mean():.3f} if independent, ",
+    end="",
+)
 found = (Y[:, [list(drugs.label_names).index(n) for n in organs]] == 0).all(1).mean()
 print(f"{found:.3f} found")
 

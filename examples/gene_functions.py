@@ -22,10 +22,16 @@ for metric in ("example_f1", "micro_f1", "macro_f1", "hamming"):
 # Sets that hold all functions of a gene in nine of ten cases
 inside = model.predict_set(test.features(), 0.9)
 covered = ((inside >= Y).all(axis=1)).mean()
-print(f"\nsets of {inside.sum(1).mean():.1f} functions hold all true ones for {100 * covered:.0f} % of genes")
+print(
+    f"\nsets of {inside.sum(1).mean():.1f} functions hold all true ones for {100 * covered:.0f} % of genes"
+)
 
 print("\nfunctions that go together, given the measurements:")
-print(model.associations(top=4)[["label_a", "label_b", "residual_correlation"]].round(2).to_string())
+print(
+    model.associations(top=4)[["label_a", "label_b", "residual_correlation"]]
+    .round(2)
+    .to_string()
+)
 save(out, "correlation", correlation_figure(model))
 P = model.predict_proba(test.features())
 save(out, "reliability", reliability_figure(Y.astype(float), {"mpvae": P}))

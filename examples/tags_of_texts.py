@@ -37,6 +37,10 @@ for name, scores in (
     print(f"other tags, precision@3 from {name}: {precision_at_k(others, scores, 3):.3f}")
 
 print("\ntags that go together, given the words:")
-print(model.associations(top=6)[["label_a", "label_b", "residual_correlation"]].round(2).to_string())
+print(
+    model.associations(top=6)[["label_a", "label_b", "residual_correlation"]]
+    .round(2)
+    .to_string()
+)
 save(out, "map", label_map_figure(model))
 save(out, "precision", precision_figure(Y.astype(float), {"mpvae": P}))

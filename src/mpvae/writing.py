@@ -4,8 +4,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -85,3 +86,12 @@ class _ParquetFile:
     def __exit__(self, *_: object) -> None:
         if self.writer is not None:
             self.writer.close()
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows of a frame as JSON has them: null where a cell is empty."""
+    plain = frame.astype(object).where(frame.notna(), None)
+    return [
+        {str(k): v.item() if isinstance(v, np.generic) else v for k, v in row.items()}
+        for row in plain.to_dict("records")
+    ]

@@ -13,7 +13,8 @@ READY = "#labels button"
 def shown(page):
     """Probability of each label as the page has it."""
     pairs = page.eval_on_selector_all(
-        "#labels button", "all => all.map(b => [b.dataset.label, Number(b.dataset.probability)])"
+        "#labels button",
+        "all => all.map(b => [b.dataset.label, Number(b.dataset.probability)])",
     )
     return dict(pairs)
 

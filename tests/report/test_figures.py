@@ -109,7 +109,7 @@ def test_latent_effects_are_differences_of_probabilities(six):
     network = model.networks_[0]
     effects = model.latent_effects(X[:5]).to_numpy()
     assert effects.shape == (3, 6)
-    x = torch.as_tensor(model._encode(X[:5]))
+    x = torch.as_tensor(model._encode(X[:5])).to(network.B)
     with torch.no_grad():
         p = network.prior(x)
         for j in range(3):

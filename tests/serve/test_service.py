@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
-pytest.importorskip("httpx", reason="httpx is not installed")
+pytest.importorskip("httpx2", reason="httpx2 is not installed")
 
 from fastapi.testclient import TestClient
 

@@ -1,6 +1,6 @@
 """How good a model is on rows it has not seen, beside a forest, for a report."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -237,11 +237,3 @@ def examples(judged: Judged, n: int = 3, n_rows: int = 60) -> list[Example]:
 
 def _some(X: Any, rows: list[int]) -> Any:
     return X.iloc[rows] if isinstance(X, pd.DataFrame) else X[rows]
-
-
-def as_rows(table: pd.DataFrame) -> list[Mapping[str, Any]]:
-    """Rows of a frame, NaN as None."""
-    return [
-        {key: None if isinstance(v, float) and np.isnan(v) else v for key, v in row.items()}
-        for row in table.to_dict("records")
-    ]

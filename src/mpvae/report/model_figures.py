@@ -176,7 +176,7 @@ def strongest_pairs(model: MPVAEClassifier, n: int) -> pd.DataFrame:
 def training_figure(model: MPVAEClassifier) -> go.Figure:
     """Every loss term, and the score on held-out rows, after each epoch of each network."""
     history = model.history_
-    scores = [name for name in history if name.startswith("val_")]
+    scores = [name for name in map(str, history) if name.startswith("val_")]
     shown = {name: title for name, title in _TERMS.items() if _varies(history, name)}
     shown |= {
         name: f"held out: {name.removeprefix('val_').replace('_', ' ')}"
@@ -187,13 +187,14 @@ def training_figure(model: MPVAEClassifier) -> go.Figure:
     rows = -(-len(shown) // columns)
     figure = make_subplots(rows, columns, subplot_titles=list(shown.values()))
     for k, name in enumerate(shown):
-        for member, part in history.groupby("member"):
+        for member in range(len(model.networks_)):
+            part = history[history["member"] == member]
             figure.add_scatter(
                 x=part["epoch"],
                 y=part[name],
                 mode="lines",
-                line={"width": 1.5, "color": PALETTE[int(member) % len(PALETTE)]},
-                name=f"network {int(member) + 1}",
+                line={"width": 1.5, "color": PALETTE[member % len(PALETTE)]},
+                name=f"network {member + 1}",
                 legendgroup=str(member),
                 showlegend=k == 0,
                 hovertemplate="epoch %{x}: %{y:.4g}<extra>%{fullData.name}</extra>",

@@ -11,6 +11,7 @@ import jinja2
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from mpvae.config import setting_docs
@@ -18,9 +19,9 @@ from mpvae.data import LabelledTable
 from mpvae.estimator import MPVAEClassifier
 from mpvae.evidence import source_names
 from mpvae.report import model_figures, score_figures
-from mpvae.report.judging import FOREST, Judged, as_rows, examples, judge
+from mpvae.report.judging import FOREST, Judged, examples, judge
 from mpvae.version import __version__
-from mpvae.writing import replacing
+from mpvae.writing import records, replacing
 
 _PAIRS = 200  # rows of the table of associations
 
@@ -127,8 +128,8 @@ def make_report(
         name,
         list(_facts(model, table, judged)),
         sections,
-        as_rows(labels),
-        as_rows(pairs),
+        records(labels),
+        records(pairs),
         settings,
     )
 
@@ -263,9 +264,9 @@ def _asset(name: str) -> str:
     return (files("mpvae.report") / "assets" / name).read_text(encoding="utf-8")
 
 
-def _in_script(value: Any) -> jinja2.utils.markupsafe.Markup:
+def _in_script(value: Any) -> Markup:
     """JSON that may stand inside a script element, whatever the names in it are."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
-    return jinja2.utils.markupsafe.Markup(text)
+    return Markup(text)

@@ -17,6 +17,7 @@ from mpvae.data import read_table
 from mpvae.errors import DataError
 from mpvae.estimator import MPVAEClassifier
 from mpvae.report.model_figures import label_places
+from mpvae.writing import records
 
 Row: TypeAlias = Mapping[str, float | str | None]
 Known: TypeAlias = Mapping[str, int]
@@ -41,13 +42,12 @@ class Answers:
         """Features, labels and rows to begin with, for a page that asks."""
         mapped = 1 < len(self.labels) <= MAX_MAPPED
         places = label_places(self.model) if mapped else None
-        labels = [{"name": name} for name in self.labels]
+        named = pd.DataFrame({"name": self.labels})
         if places is not None:
-            for label, place in zip(labels, places.itertuples(), strict=True):
-                label |= {"x": float(place.x), "y": float(place.y), "group": int(place.group)}
+            named = named.join(places.reset_index(drop=True))
         return {
             "features": self.features,
-            "labels": labels,
+            "labels": records(named),
             "examples": [] if self._examples is None else self.as_rows(self._examples),
         }
 
@@ -93,14 +93,7 @@ class Answers:
             pairs = self.model.associations(top=wanted)
         if label is not None:
             pairs = pairs[(pairs["label_a"] == label) | (pairs["label_b"] == label)]
-        records = pairs.head(top).to_dict("records")
-        return [
-            {
-                str(k): None if isinstance(v, float) and math.isnan(v) else v
-                for k, v in r.items()
-            }
-            for r in records
-        ]
+        return records(pairs.head(top))
 
     def rows_of_csv(self, text: bytes) -> list[dict[str, Any]]:
         """Rows of a CSV file that has the model's features among its columns."""
@@ -118,11 +111,7 @@ class Answers:
     def as_rows(self, X: pd.DataFrame) -> list[dict[str, Any]]:
         """Rows of a table by the names of the features, empty cells as None."""
         names = [feature["name"] for feature in self.features]
-        plain = X[names].astype(object).where(X[names].notna(), None)
-        return [
-            {name: v.item() if isinstance(v, np.generic) else v for name, v in row.items()}
-            for row in plain.to_dict("records")
-        ]
+        return records(X[names])
 
     def table(self, rows: Sequence[Row]) -> Any:
         """Rows as the model takes them, every value checked."""
