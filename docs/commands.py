@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+import typer
 from typer.cli import get_docs_for_click
 from typer.main import get_command
-import typer
 
 from mpvae.cli import app
 

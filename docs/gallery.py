@@ -32,11 +32,16 @@ def write(name: str) -> None:
     figures = "\n\n".join(
         f"![{image.stem}]({name}/{image.name})" for image in sorted(images.glob("*.png"))
     )
-    (folder / f"{name}.md").write_text(
-        f"# {title.rstrip('.')}\n\n{rest.strip()}\n\n`examples/{name}.py`:\n\n```py\n{shown}\n```\n\n"
-        f"It prints:\n\n```text\n{done.stdout.strip()}\n```\n\n{figures}\n",
-        encoding="utf-8",
-    )
+    parts = [
+        f"# {title.rstrip('.')}",
+        rest.strip(),
+        f"`examples/{name}.py`:",
+        f"```py\n{shown}\n```",
+        "It prints:",
+        f"```text\n{done.stdout.strip()}\n```",
+        figures,
+    ]
+    (folder / f"{name}.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     print(f"{name}: {len(done.stdout.splitlines())} lines")
 
 

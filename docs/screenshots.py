@@ -6,6 +6,7 @@ Needs Chromium (`make browser`).
 """
 
 import argparse
+import io
 import os
 import shutil
 import subprocess
@@ -63,7 +64,7 @@ def explorer(page: Page, address: str, out: Path) -> None:
 
 
 def terminal(page: Page, out: Path, folder: Path) -> None:
-    shown = Console(record=True, width=92, file=open(os.devnull, "w"))
+    shown = Console(record=True, width=92, file=io.StringIO())
     shown.print("$ mpvae demo", style="bold")
     shown.print(Text.from_ansi(mpvae("demo", "--out", folder / "yeast")))
     picture = folder / "terminal.svg"
@@ -86,8 +87,10 @@ def main() -> None:
         mpvae("report", folder / "sites", "--data", table, "--out", folder / "report.html")
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         service = subprocess.Popen(
-            [sys.executable, "-m", "mpvae", "serve", str(folder / "sites"), "--port", "0"]
-            + ["--data", str(EXAMPLES / "new_sites.csv")],
+            [
+                *(sys.executable, "-m", "mpvae", "serve", folder / "sites", "--port", "0"),
+                *("--data", EXAMPLES / "new_sites.csv"),
+            ],
             stderr=subprocess.PIPE,
             text=True,
         )

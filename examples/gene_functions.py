@@ -14,24 +14,18 @@ quick, out = arguments()
 genes = load("yeast", quick)
 train, test = genes.split("train"), genes.split("test")
 model = MPVAEClassifier(random_state=0, **quick).fit(train.features(), train.labels())
-Y = test.labels().to_numpy()
+X, Y = test.features(), test.labels().to_numpy()
 for metric in ("example_f1", "micro_f1", "macro_f1", "hamming"):
-    Z = model.predict(test.features(), metric=metric)
-    print(f"{metric:12s} {DECISION_METRICS[metric](Y, Z):.4f}")
+    print(f"{metric:12s} {DECISION_METRICS[metric](Y, model.predict(X, metric=metric)):.4f}")
 
-# Sets that hold all functions of a gene in nine of ten cases
-inside = model.predict_set(test.features(), 0.9)
-covered = ((inside >= Y).all(axis=1)).mean()
-print(
-    f"\nsets of {inside.sum(1).mean():.1f} functions hold all true ones for {100 * covered:.0f} % of genes"
-)
+inside = model.predict_set(X, 0.9)
+covered = (inside >= Y).all(axis=1).mean()
+print("\nsets that should hold all functions of nine genes in ten")
+print(f"  hold all of {100 * covered:.0f} %, with {inside.sum(1).mean():.1f} functions each")
 
 print("\nfunctions that go together, given the measurements:")
-print(
-    model.associations(top=4)[["label_a", "label_b", "residual_correlation"]]
-    .round(2)
-    .to_string()
-)
+pairs = model.associations(top=4)
+print(pairs[["label_a", "label_b", "residual_correlation"]].round(2).to_string(index=False))
 save(out, "correlation", correlation_figure(model))
-P = model.predict_proba(test.features())
+P = model.predict_proba(X)
 save(out, "reliability", reliability_figure(Y.astype(float), {"mpvae": P}))

@@ -8,40 +8,38 @@ import numpy as np
 
 from mpvae.data import LabelledTable, data_folder, read_table
 
+QUICK = {"hidden": (16,), "latent_dim": 3, "n_draws": 8, "n_members": 2, "max_epochs": 3}
+
 
 def arguments() -> tuple[dict[str, Any], Path | None]:
-    """Settings for a quick run, if asked for, and where figures go."""
+    """Settings of a quick run, if one is asked for, and where figures go."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true", help="few rows and epochs: a test")
     parser.add_argument("--figures", type=Path, help="folder for the figures, as PNG")
     args = parser.parse_args()
-    quick = {"hidden": (16,), "latent_dim": 3, "n_draws": 8, "n_members": 2, "max_epochs": 3}
-    return (quick | {"base": None} if args.quick else {}), args.figures
+    return (QUICK | {"base": None} if args.quick else {}), args.figures
 
 
-def load(name: str, quick: dict[str, Any], labels: int | None = None) -> LabelledTable:
-    """A table of the data folder ($MPVAE_DATA); for a quick run some of its rows and labels."""
+def load(name: str, quick: dict[str, Any]) -> LabelledTable:
+    """A table of the data folder ($MPVAE_DATA); for a quick run, some rows of each part."""
     folder = data_folder() or Path(__file__).parents[2] / "shared" / "data"
     table = read_table(folder / f"{name}.npz")
     if not quick:
         return table
-    splits, start = {}, 0
-    rows = []
-    for part, index in (table.splits or {"all": np.arange(len(table))}).items():
-        some = index[:200]
-        rows.append(some)
-        splits[part] = np.arange(start, start + len(some))
-        start += len(some)
-    few = table.rows(np.concatenate(rows))
-    L = labels or len(few.label_names)
-    return LabelledTable(
-        few.X,
-        few.Y[:, :L],
-        few.feature_names,
-        few.label_names[:L],
-        splits if table.splits else {},
-        table.name,
-    )
+    parts = table.splits or {"all": np.arange(len(table))}
+    index = [rows[:200] for rows in parts.values()]
+    few = table.rows(np.concatenate(index))
+    ends = np.cumsum([len(rows) for rows in index])
+    own = np.split(np.arange(len(few)), ends[:-1])
+    splits = dict(zip(table.splits, own, strict=False))
+    return LabelledTable(few.X, few.Y, few.feature_names, few.label_names, splits, name)
+
+
+def apart(table: LabelledTable) -> tuple[LabelledTable, LabelledTable]:
+    """Four fifths of the rows to learn from, one to ask about."""
+    order = np.random.default_rng(0).permutation(len(table))
+    cut = len(order) * 4 // 5
+    return table.rows(order[:cut]), table.rows(order[cut:])
 
 
 def save(folder: Path | None, name: str, figure: Any) -> None:

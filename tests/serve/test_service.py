@@ -53,7 +53,7 @@ def test_about_describes_features_and_labels(client, sites):
     assert found["features"][3]["levels"] == ["clay", "sand"]
     assert found["features"][0]["usual"] == pytest.approx(X["rain"].mean())
     assert [label["name"] for label in found["labels"]] == list(model.label_names_)
-    assert found["examples"] == rows(X[:3])
+    assert found["examples"] == X[:3].to_dict("records")
 
 
 def test_probabilities_and_decisions_are_the_classifiers(client, sites):
