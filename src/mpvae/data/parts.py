@@ -5,6 +5,7 @@ Memory does not depend on the number of rows: a chunk of one row group is decode
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from glob import glob, has_magic
 from itertools import islice
 from pathlib import Path
@@ -25,7 +26,8 @@ from mpvae.errors import DataError
 IN_MEMORY_VALUES = 10**8
 """Cells of a table above which it is not read as a whole."""
 CHUNK_VALUES = 2**20
-"""Cells decoded at a time."""
+"""Cells decoded at a time, of all row groups that take turns."""
+_LEAST_ROWS = 1024  # of a chunk, or its columns would cost more than its rows
 
 
 class Chunk(NamedTuple):
@@ -83,7 +85,8 @@ class ParquetParts:
             Row groups that take turns.
         """
         waiting = iter(range(len(self.groups)) if order is None else order)
-        reading = [self._of_group(self.groups[g]) for g in islice(waiting, at_once)]
+        begin = partial(self._of_group, at_once=at_once)
+        reading = [begin(self.groups[g]) for g in islice(waiting, at_once)]
         while reading:
             for k, chunks in enumerate(reading):
                 chunk = next(chunks, None)
@@ -94,12 +97,13 @@ class ParquetParts:
                 if following is None:
                     del reading[k]
                 else:
-                    reading[k] = self._of_group(self.groups[following])
+                    reading[k] = begin(self.groups[following])
                 break
 
-    def _of_group(self, group: _Group) -> Iterator[Chunk]:
+    def _of_group(self, group: _Group, at_once: int) -> Iterator[Chunk]:
         names = [*self.feature_names, *self.label_names]
         size = max(1, CHUNK_VALUES // len(names))
+        size = max(size // at_once, min(size, _LEAST_ROWS))
         done, D = 0, len(self.feature_names)
         with opened(group.file) as source:
             batches = source.iter_batches(size, row_groups=[group.number], columns=names)
