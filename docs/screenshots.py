@@ -26,7 +26,7 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--
 DESKTOP, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
 
 
-def mpvae(*words: object) -> str:
+def mpvae(*words: object, folder: Path | None = None) -> str:
     """Output of a command, in colour."""
     environment = os.environ | {"FORCE_COLOR": "1", "COLUMNS": "92"}
     done = subprocess.run(
@@ -35,6 +35,7 @@ def mpvae(*words: object) -> str:
         text=True,
         check=True,
         env=environment,
+        cwd=folder,
     )
     return done.stdout
 
@@ -66,7 +67,7 @@ def explorer(page: Page, address: str, out: Path) -> None:
 def terminal(page: Page, out: Path, folder: Path) -> None:
     shown = Console(record=True, width=92, file=io.StringIO())
     shown.print("$ mpvae demo", style="bold")
-    shown.print(Text.from_ansi(mpvae("demo", "--out", folder / "yeast")))
+    shown.print(Text.from_ansi(mpvae("demo", folder=folder)))
     picture = folder / "terminal.svg"
     picture.write_text(shown.export_svg(title="mpvae demo"), encoding="utf-8")
     page.goto(picture.as_uri())

@@ -175,7 +175,7 @@ def test_pages_load_nothing_from_elsewhere(client):
     for asset in ("explorer.css", "explorer.js", "plotly.js"):
         assert client.get(f"/assets/{asset}").status_code == 200
     assert client.get("/assets/../app.py").status_code in (404, 422)
-    assert client.get("/swagger/swagger-ui-bundle.js").status_code == 200
+    assert client.get("/static-offline-docs/swagger-ui-bundle.js").status_code == 200
 
 
 def test_a_model_of_nameless_columns_takes_their_numbers():

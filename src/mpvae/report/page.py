@@ -31,6 +31,7 @@ class Section:
     """A figure with what to say about it."""
 
     key: str
+    short: str  # for a list of all
     title: str
     text: str
     figure: go.Figure
@@ -139,7 +140,7 @@ def _facts(
 ) -> Iterator[tuple[str, str]]:
     yield "Labels", f"{len(model.label_names_):,}"
     yield "Features", f"{model.n_features_in_:,}"
-    yield "Networks", f"{len(model.networks_)}, {model.n_epochs_} epochs at most"
+    yield "Networks", f"{len(model.networks_)}, of up to {model.n_epochs_} epochs"
     yield "Asked beside them", ", ".join(source_names(model.evidence_)) or "nobody"
     yield "Preset, metric", f"{model.preset}, {model.metric}"
     if table is not None and table.Y is not None:
@@ -155,6 +156,7 @@ def _of_scores(judged: Judged | None) -> Iterator[Section]:
     beside = " beside a random forest's" if FOREST in judged.P else ""
     yield Section(
         "scores",
+        "Scores",
         f"Scores{beside}",
         f"On {judged.how}. Higher is better; intervals are over rows (bootstrap). Thresholds "
         "come from rows "
@@ -168,6 +170,7 @@ def _of_model(model: MPVAEClassifier) -> Iterator[Section]:
     yield Section(
         "training",
         "Training",
+        "Training",
         "Every term of the loss and the score on held-out rows, after each epoch.",
         model_figures.training_figure(model),
     )
@@ -180,6 +183,7 @@ def _of_model(model: MPVAEClassifier) -> Iterator[Section]:
     )
     yield Section(
         "correlation",
+        "Correlations",
         "Which labels go together, given the features",
         "Residual correlation: what the features leave unexplained. Labels that go together "
         "stand beside "
@@ -188,6 +192,7 @@ def _of_model(model: MPVAEClassifier) -> Iterator[Section]:
     )
     yield Section(
         "label-map",
+        "Map",
         "Map of the labels",
         "Near each other: labels with similar rows in the Cholesky factor of the covariance "
         "(t-SNE; distances "
@@ -197,6 +202,7 @@ def _of_model(model: MPVAEClassifier) -> Iterator[Section]:
     )
     yield Section(
         "associations",
+        "Associations",
         "Strongest associations",
         "Residual correlation with its interval, and the raw one. Where the two differ, "
         "features explain "
@@ -211,6 +217,7 @@ def _of_rows(judged: Judged | None) -> Iterator[Section]:
         return
     yield Section(
         "reliability",
+        "Reliability",
         "Can the probabilities be believed?",
         "Of all cells that were promised a probability, the share that is present; bars are "
         "two standard errors.",
@@ -219,6 +226,7 @@ def _of_rows(judged: Judged | None) -> Iterator[Section]:
     if judged.Y.shape[1] > 1:
         yield Section(
             "precision",
+            "Precision",
             "The K most probable labels",
             "How many of them are right, on average over rows.",
             score_figures.precision_figure(judged.Y, judged.P),
@@ -226,6 +234,7 @@ def _of_rows(judged: Judged | None) -> Iterator[Section]:
     for k, example in enumerate(examples(judged)):
         yield Section(
             f"example-{k + 1}",
+            f"Example {k + 1}",
             f"Row {example.row + 1}: what if {example.known} is known to be present?",
             "The labels it moves most, for one of the rows judged on.",
             score_figures.moved_figure(
@@ -237,6 +246,7 @@ def _of_rows(judged: Judged | None) -> Iterator[Section]:
         )
     yield Section(
         "latent",
+        "Latent dimensions",
         "What the latent dimensions do",
         "Change of each label's probability when one dimension of the code goes from a "
         "standard deviation below "

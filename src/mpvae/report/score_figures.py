@@ -17,14 +17,17 @@ _COLOURS = (OURS, RIVAL)
 
 def scores_figure(scores: pd.DataFrame) -> go.Figure:
     """Scores with their intervals, as `Judged.scores` has them."""
+    titles = list(dict.fromkeys(scores["metric"]))
     traces = []
     for k, (method, part) in enumerate(scores.groupby("method", sort=False)):
+        place = np.array([titles.index(title) for title in part["metric"]])
         traces.append(
             go.Scatter(
                 x=part["score"],
-                y=part["metric"],
+                y=place + 0.24 * k,  # side by side: intervals overlap
                 mode="markers",
                 name=str(method),
+                customdata=part["metric"],
                 marker={"color": _COLOURS[k % 2], "size": 11, "symbol": SYMBOLS[k]},
                 error_x={
                     "type": "data",
@@ -32,16 +35,20 @@ def scores_figure(scores: pd.DataFrame) -> go.Figure:
                     "array": part["high"] - part["score"],
                     "arrayminus": part["score"] - part["low"],
                 },
-                hovertemplate="%{y} %{x:.4f}<extra>" + str(method) + "</extra>",
+                hovertemplate="%{customdata} %{x:.4f}<extra>" + str(method) + "</extra>",
             )
         )
-    n_metrics = scores["metric"].nunique()
     return drawn(
         *traces,
-        height=120 + 44 * n_metrics,
+        height=120 + 44 * len(titles),
         xaxis={"title": "score, 95 % interval"},
-        yaxis={"autorange": "reversed", "automargin": True},
-        scattermode="group",
+        yaxis={
+            "autorange": "reversed",
+            "automargin": True,
+            "tickvals": np.arange(len(titles)) + 0.12 * (len(traces) - 1),
+            "ticktext": titles,
+            "showgrid": False,
+        },
     )
 
 

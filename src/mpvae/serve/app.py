@@ -7,12 +7,10 @@ from typing import Annotated, Any, Literal
 import pandas as pd
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.responses import HTMLResponse, JSONResponse, Response
-from fastapi.staticfiles import StaticFiles
+from fastapi_offline import FastAPIOffline
 from plotly.offline import get_plotlyjs
 from pydantic import BaseModel, ConfigDict, Field
-from swagger_ui_bundle import swagger_ui_path
 
 from mpvae.config import Metric
 from mpvae.errors import MPVAEError
@@ -110,16 +108,14 @@ def make_app(
     """
     answers = Answers(model, examples)
     about = {"name": name, "version": __version__, **answers.about()}
-    app = FastAPI(
+    app = FastAPIOffline(  # its pages load nothing from elsewhere
         title=f"mpvae: {name}",
         version=__version__,
         description="Probabilities of labels, alone and together.",
-        docs_url=None,
         redoc_url=None,
         responses=_WRONG,
     )
-    app.mount("/swagger", StaticFiles(directory=swagger_ui_path), name="swagger")
-    _pages(app, name)
+    _pages(app)
     _guards(app)
 
     @app.get("/health")
@@ -174,7 +170,7 @@ def make_app(
     return app
 
 
-def _pages(app: FastAPI, name: str) -> None:
+def _pages(app: FastAPI) -> None:
     kinds = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 
     @app.get("/", include_in_schema=False)
@@ -190,16 +186,6 @@ def _pages(app: FastAPI, name: str) -> None:
         )
         kept = {"Cache-Control": "max-age=86400"} if file == "plotly.js" else {}
         return Response(text, media_type=kinds[Path(file).suffix], headers=kept)
-
-    @app.get("/docs", include_in_schema=False)
-    def docs() -> HTMLResponse:
-        return get_swagger_ui_html(
-            openapi_url="/openapi.json",
-            title=f"mpvae: {name}",
-            swagger_js_url="/swagger/swagger-ui-bundle.js",
-            swagger_css_url="/swagger/swagger-ui.css",
-            swagger_favicon_url="data:,",
-        )
 
 
 def _guards(app: FastAPI) -> None:

@@ -119,7 +119,7 @@ $("upload").addEventListener("change", async () => {
 
 // ---------------------------------------------------------------- the labels
 
-const percent = (p) => (p < 0.0995 || p > 0.9005 ? (100 * p).toFixed(1) : (100 * p).toFixed(0)) + " %";
+const percent = (p) => (p === 1 || (p >= 0.0995 && p <= 0.9005) ? (100 * p).toFixed(0) : (100 * p).toFixed(1)) + " %";
 const signed = (x) => (Math.abs(x) < 5e-5 ? "" : (x > 0 ? "+" : "−") + (100 * Math.abs(x)).toFixed(1));
 
 function entries() {
@@ -182,9 +182,7 @@ function item(entry) {
   track.setAttribute("aria-hidden", "true");
   const change = part(`change ${entry.change > 0 ? "up" : "down"}`, entry.known === undefined ? signed(entry.change) : "known");
   button.append(part("label", entry.name), track, part("percent", percent(entry.p)), change);
-  const moved = entry.known === undefined && signed(entry.change)
-    ? `, from the features alone ${percent(entry.was)}` : "";
-  button.setAttribute("aria-label", `${entry.name}: ${percent(entry.p)}${moved}; ${spoken[entry.known]}`);
+  button.append(part("spoken", ` ${spoken[entry.known]}`));
   button.addEventListener("click", () => {
     const next = nextState[entry.known];
     if (next === undefined) delete state.known[entry.name];
@@ -223,7 +221,6 @@ function drawMap(all) {
     $("map-section").hidden = true;
     return;
   }
-  const style = getComputedStyle(document.documentElement);
   const ink = getComputedStyle(document.body).color;
   const largest = Math.max(0.02, ...all.map((e) => (e.known === undefined ? Math.abs(e.change) : 0)));
   const size = (e) => (e.known !== undefined ? 18 : 7 + 20 * Math.abs(e.change) / largest);
@@ -243,7 +240,7 @@ function drawMap(all) {
   }], {
     margin: { l: 5, r: 5, t: 5, b: 5 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     xaxis: { visible: false }, yaxis: { visible: false }, showlegend: false, hovermode: "closest",
-    font: { family: style.fontFamily },
+    font: { family: "system-ui, sans-serif" },
   }, { responsive: true, displaylogo: false, displayModeBar: false });
 }
 
