@@ -128,6 +128,7 @@ def serve(
         uvicorn.Config(service, host=host, port=port, log_level="warning", server_header=False)
     )
     listening = server.config.bind_socket()
+    listening.listen()  # who follows the address at once, waits
     where = f"http://{host}:{listening.getsockname()[1]}"
     err.print(f"Label explorer at {where}, questions explained at {where}/docs; Ctrl-C ends it")
     server.run(sockets=[listening])

@@ -48,9 +48,9 @@ class Report:
     pairs: list[dict[str, Any]]
     settings: list[tuple[str, str, str]]
 
-    def save(self, file: Path) -> None:
+    def save(self, file: str | Path) -> None:
         """Write the page, whole or not at all."""
-        with replacing(file) as partial:
+        with replacing(Path(file)) as partial:
             partial.write_text(self.html(), encoding="utf-8")
 
     def html(self) -> str:

@@ -48,6 +48,7 @@ def scores_figure(scores: pd.DataFrame) -> go.Figure:
             "tickvals": np.arange(len(titles)) + 0.12 * (len(traces) - 1),
             "ticktext": titles,
             "showgrid": False,
+            "zeroline": False,
         },
     )
 

@@ -215,6 +215,13 @@ $("clear").addEventListener("click", () => {
 
 // ---------------------------------------------------------------- the map
 
+function wide(values, share) { // room for names beside the outermost points
+  const low = Math.min(...values);
+  const high = Math.max(...values);
+  const room = share * (high - low || 1);
+  return [low - room, high + room];
+}
+
 function drawMap(all) {
   const labels = state.about.labels;
   if (labels[0].x === undefined) {
@@ -239,7 +246,8 @@ function drawMap(all) {
     marker: { size: all.map(size), color: all.map(colour), symbol: all.map(symbol), opacity: 0.9 },
   }], {
     margin: { l: 5, r: 5, t: 5, b: 5 }, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-    xaxis: { visible: false }, yaxis: { visible: false }, showlegend: false, hovermode: "closest",
+    xaxis: { visible: false, range: wide(labels.map((l) => l.x), 0.16) },
+    yaxis: { visible: false, range: wide(labels.map((l) => l.y), 0.08) }, showlegend: false, hovermode: "closest",
     font: { family: "system-ui, sans-serif" },
   }, { responsive: true, displaylogo: false, displayModeBar: false });
 }
