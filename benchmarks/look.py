@@ -2,8 +2,8 @@
 
     python benchmarks/look.py [delicious] [explorer]
 
-The report is that of delicious ($MPVAE_DATA or ../shared/data), opened in Chromium; networks are
-trained briefly, since page and answer have the same size whatever they have learnt. The
+The report is that of delicious ($MPVAE_DATA or ../shared/data), opened in Chromium; networks
+are trained briefly, since page and answer have the same size whatever they have learnt. The
 explorer's time is from a click to the last bar, in Chromium too. Results go to
 benchmarks/results/look.json.
 """
@@ -72,8 +72,9 @@ def delicious() -> dict:
         "seconds_to_heat_map": float(np.median(heat)),
     }
     print(
-        f"report of {found['labels']} labels: {found['megabytes']:.1f} MB, made in {made:.0f} s, "
-        f"open in {found['seconds_to_open']:.1f} s, heat map {found['seconds_to_heat_map']:.1f} s"
+        f"report of {found['labels']} labels: {found['megabytes']:.1f} MB, made in "
+        f"{made:.0f} s, open in {found['seconds_to_open']:.1f} s, heat map "
+        f"{found['seconds_to_heat_map']:.1f} s"
     )
     return found
 

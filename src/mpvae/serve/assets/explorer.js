@@ -157,7 +157,7 @@ function show() {
     if (again) again.focus({ preventScroll: true });
   }
   tell(all);
-  drawMap(all);
+  requestAnimationFrame(() => setTimeout(drawMap, 0, all)); // bars first
 }
 
 function item(entry) {
