@@ -467,3 +467,13 @@ def test_other_files_than_parquet_are_refused(tmp_path):
     (tmp_path / "a.csv").write_text("a,b\n1,1\n")
     with pytest.raises(DataError, match="is not a Parquet file"):
         MPVAEClassifier().fit_stream(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("factor", [1e-200, 1.0, 1e200])
+def test_statistics_of_any_size_are_those_in_memory(factor):
+    X = pd.DataFrame(DATA.X * factor, columns=list("abcd"))
+    statistics = Statistics("abcd")
+    for start in range(0, len(X), 150):
+        statistics.add(X.iloc[start : start + 150])
+    found, wanted = statistics.features(), fit_features(X, np.ones(len(X)), tuple("abcd"))
+    np.testing.assert_allclose(found.apply(X), wanted.apply(X), rtol=0, atol=1e-5)
