@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import torch
 
-from mpvae import ModelFileError, MPVAEClassifier, checkpoints, load_model
+from mpvae import ConfigError, ModelFileError, MPVAEClassifier, checkpoints, load_model
 from mpvae.data import simulate_probit
 
 DATA = simulate_probit(400, n_features=5, n_labels=4, n_factors=2, seed=5)
@@ -140,8 +140,46 @@ def test_a_damaged_state_is_named(tmp_path, harm):
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "state").write_text("a file")
-    with pytest.raises(ModelFileError, match=r"cannot write.*give another folder"):
+    with pytest.raises(ConfigError, match="is a file; give a folder"):
         classifier().fit(DATA.X, DATA.Y, checkpoint=tmp_path / "state")
+    with pytest.raises(ModelFileError, match=r"cannot write.*give another folder"):
+        classifier().fit(DATA.X, DATA.Y, checkpoint=tmp_path / "state" / "inside")
+    with pytest.raises(ConfigError, match="must be a folder, got 3"):
+        classifier().fit(DATA.X, DATA.Y, checkpoint=3)
+
+
+def test_what_could_not_be_taken_up_is_refused_at_once(tmp_path):
+    with pytest.raises(ConfigError, match=r"give random_state an integer, such as 0, not None"):
+        classifier(random_state=None).fit(DATA.X, DATA.Y, checkpoint=tmp_path)
+
+
+def test_files_of_others_stay(tmp_path):
+    mine = tmp_path / "training-mine.safetensors"
+    mine.write_text("mine")
+    classifier().fit(DATA.X, DATA.Y, checkpoint=tmp_path)
+    assert mine.read_text() == "mine"
+
+
+@pytest.mark.parametrize("change", ["features", "label name", "feature name"])
+def test_a_stream_of_other_rows_does_not_take_up_a_state(tmp_path, monkeypatch, change):
+    X = pd.DataFrame(DATA.X, columns=list("abcde")[: DATA.X.shape[1]])
+    Y = pd.DataFrame(DATA.Y, columns=[f"y{k}" for k in range(DATA.Y.shape[1])])
+    classifier().fit_stream(lambda: [(X, Y)], checkpoint=_interrupted(tmp_path, monkeypatch))
+    other_X, other_Y = X.copy(), Y
+    if change == "features":
+        other_X.iloc[17, 1] += 0.5
+    elif change == "label name":
+        other_Y = Y.rename(columns={"y0": "z"})
+    else:
+        other_X = X.rename(columns={"a": "z"})
+    with pytest.raises(ModelFileError, match="other data or settings"):
+        classifier().fit_stream(lambda: [(other_X, other_Y)], checkpoint=tmp_path)
+
+
+def _interrupted(folder, monkeypatch):
+    """A folder in which a finished training has left its state, as a killed one would."""
+    monkeypatch.setattr(checkpoints.Checkpoints, "clear", lambda self: None)
+    return folder
 
 
 KILLED = """

@@ -10,7 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from mpvae import DataError, MPVAEClassifier, choosing, cli, load_model, streaming
+from mpvae import ConfigError, DataError, MPVAEClassifier, choosing, cli, load_model, streaming
 from mpvae.chunks import as_table
 from mpvae.config import DataShape, resolve
 from mpvae.data import parts as parts_module
@@ -174,7 +174,9 @@ def test_of_several_processes_each_reads_its_own_row_groups(table, monkeypatch, 
     opened = []
     read = type(table)._of_group
     monkeypatch.setattr(
-        type(table), "_of_group", lambda self, group: opened.append(group) or read(self, group)
+        type(table),
+        "_of_group",
+        lambda self, group, at_once: opened.append(group) or read(self, group, at_once),
     )
     found, groups = [], []
     for rank in range(n_readers):
@@ -311,7 +313,8 @@ def test_arrays_get_numbers_for_names():
 
     model = MPVAEClassifier(n_members=2, **SMALL).fit_stream(chunks)
     assert model.label_names_.tolist() == ["label_0", "label_1", "label_2"]
-    assert model.feature_names_in_.tolist() == list("0123")
+    assert not hasattr(model, "feature_names_in_")  # or arrays would be warned about
+    assert model.predict_proba(DATA.X[:2]).shape == (2, 3)
 
 
 X9, Y9 = DATA.X[:9], DATA.Y[:9]
@@ -402,3 +405,75 @@ def test_a_prediction_that_fails_leaves_no_file(folder, fitted, tmp_path, monkey
     words[-1] = tmp_path / "p.json"
     result = CliRunner().invoke(cli.app, [str(word) for word in words])
     assert "cannot be one JSON list; use .csv or .parquet" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("later", "says"),
+    [
+        (lambda X: X[:100], "fewer rows"),
+        (lambda X: X[:0], "fewer rows"),
+        (lambda X: np.vstack([X, X]), "more rows"),
+    ],
+)
+def test_chunks_that_change_between_calls_are_refused(later, says):
+    times = 0
+
+    def chunks():
+        nonlocal times
+        times += 1
+        change = later if times > 3 else lambda rows: rows  # a look, statistics, an epoch
+        return [(change(DATA.X), change(DATA.Y))]
+
+    with pytest.raises(DataError, match=f"{says}.*a new iterator over the same chunks"):
+        MPVAEClassifier(n_members=1, **SMALL | {"max_epochs": 5}).fit_stream(chunks)
+
+
+def test_one_generator_again_and_again_is_refused():
+    rows = iter([(DATA.X[:300], DATA.Y[:300]), (DATA.X[300:], DATA.Y[300:])])
+    with pytest.raises(DataError, match=r"a new iterator|no rows"):
+        MPVAEClassifier(n_members=1, **SMALL).fit_stream(lambda: rows)
+
+
+@pytest.mark.parametrize(
+    ("found", "says"),
+    [
+        (None, "source returned NoneType; return an iterator"),
+        ([DATA.X], "source gave ndarray; give chunks of two tables"),
+        ([(DATA.X, DATA.Y, 1)], "give chunks of two tables"),
+        ([(DATA.X[:0], DATA.Y[:0])], "no chunk"),
+    ],
+)
+def test_what_is_no_chunk_is_refused(found, says):
+    with pytest.raises(DataError, match=says):
+        MPVAEClassifier(**SMALL).fit_stream(lambda: found)
+
+
+def test_chunks_without_rows_are_passed_over():
+    X = pd.DataFrame(DATA.X, columns=list("abcd"))
+    empty = (pd.DataFrame(columns=list("abcd")), pd.DataFrame(columns=["p", "q", "r"]))
+    Y = pd.DataFrame(DATA.Y, columns=["p", "q", "r"])
+    with_none = MPVAEClassifier(n_members=1, **SMALL)
+    plain = MPVAEClassifier(n_members=1, **SMALL)
+    a = with_none.fit_stream(lambda: [empty, (X, Y), empty]).predict_proba(X)
+    np.testing.assert_array_equal(a, plain.fit_stream(lambda: [(X, Y)]).predict_proba(X))
+
+
+def test_a_base_that_cannot_be_asked_is_refused():
+    with pytest.raises(ConfigError, match="base is 'forest', but nobody is asked"):
+        MPVAEClassifier(base="forest").fit_stream(lambda: [(DATA.X, DATA.Y)])
+
+
+def test_other_files_than_parquet_are_refused(tmp_path):
+    (tmp_path / "a.csv").write_text("a,b\n1,1\n")
+    with pytest.raises(DataError, match="is not a Parquet file"):
+        MPVAEClassifier().fit_stream(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("factor", [1e-200, 1.0, 1e200])
+def test_statistics_of_any_size_are_those_in_memory(factor):
+    X = pd.DataFrame(DATA.X * factor, columns=list("abcd"))
+    statistics = Statistics("abcd")
+    for start in range(0, len(X), 150):
+        statistics.add(X.iloc[start : start + 150])
+    found, wanted = statistics.features(), fit_features(X, np.ones(len(X)), tuple("abcd"))
+    np.testing.assert_allclose(found.apply(X), wanted.apply(X), rtol=0, atol=1e-5)

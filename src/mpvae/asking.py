@@ -16,6 +16,7 @@ from mpvae.asked import Asked, beside
 from mpvae.choosing import (
     choose_rows,
     kept_columns,
+    kept_names,
     read_for,
     read_known,
     split_names,
@@ -111,18 +112,20 @@ def predict(
         _on_ray(model_folder, table, asked, given, split_names(keep), file)
         return
     if file is not None:
-        check_suffix(file)  # refuse an unknown suffix before the work
+        check_suffix(file)  # refuse what cannot be written before the work
+        if file.parent.exists() and not file.parent.is_dir():
+            raise ConfigError(f"--out {file}: {file.parent} is a file, not a folder")
         for name, read in (("the table", table), ("the file of --given", given)):
             if read is not None and read.exists() and file.exists() and file.samefile(read):
                 raise ConfigError(f"--out {file} is {name} itself; give another file")
     model = load_model(model_folder).set_output(transform="pandas")
     model.verbose = 1
     keep = split_names(keep)
-
-    columns = list(getattr(model, "feature_names_in_", []))
+    columns = list(map(str, getattr(model, "feature_names_in_", [])))
     parts = None
-    if columns and given is None:
-        parts = too_large(table, columns=list(dict.fromkeys([*columns, *keep])))
+    if columns and given is None and is_parts(table):
+        keep = kept_names(table, keep)
+        parts = too_large(table, columns=columns, keep=keep, rows=rows)
     if parts is not None:
         n = _in_chunks(parts, columns, keep, partial(asked.answer, model), file)
     else:
@@ -173,7 +176,9 @@ def _on_ray(
         raise ConfigError("with --engine ray, --out is a new folder, for Parquet files")
     if not is_parts(table):
         raise ConfigError(f"with --engine ray, TABLE is Parquet files, not {table.name}")
-    parts = open_parts(table)
+    model = load_model(model_folder)
+    keep = kept_names(table, keep)
+    parts = open_parts(table, columns=list(map(str, model.feature_names_in_)), keep=keep)
     cluster.predict(model_folder, asked, parts.files, keep, folder)
     out.print(f"{len(parts)} rows -> {plain(folder)}")
 

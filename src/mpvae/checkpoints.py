@@ -114,7 +114,7 @@ class Checkpoints:
         """Forget all: the training is over."""
         if not team().writes:
             return
-        for file in self.kept.folder.glob(f"{_PREFIX}*{_SUFFIX}"):
+        for file in self.kept.folder.glob(f"{_PREFIX}[0-9][0-9][0-9]{_SUFFIX}"):
             file.unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # not empty, or not there
             self.kept.folder.rmdir()

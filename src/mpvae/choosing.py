@@ -15,7 +15,13 @@ from mpvae.checkpoints import Kept
 from mpvae.config import parse_setting, setting_docs
 from mpvae.data import LabelledTable, read_table
 from mpvae.data.columns import LabelChoice, match_columns
-from mpvae.data.parts import IN_MEMORY_VALUES, ParquetParts, is_parts, open_parts
+from mpvae.data.parts import (
+    IN_MEMORY_VALUES,
+    ParquetParts,
+    column_names,
+    is_parts,
+    open_parts,
+)
 from mpvae.errors import ConfigError, DataError
 from mpvae.estimator import MPVAEClassifier
 from mpvae.evidence import KINDS
@@ -68,12 +74,19 @@ def too_large(
     labels: LabelChoice = None,
     exclude: Sequence[str] = (),
     columns: Sequence[str] | None = None,
+    *,
+    keep: Sequence[str] = (),
+    rows: str = "auto",
 ) -> ParquetParts | None:
     """Parquet files with more rows than belong in memory; None for anything else."""
     if not is_parts(table):
         return None
-    parts = open_parts(table, labels=labels, exclude=exclude, columns=columns)
-    return parts if parts.n_values > IN_MEMORY_VALUES else None
+    parts = open_parts(table, labels=labels, exclude=exclude, columns=columns, keep=keep)
+    if parts.n_values <= IN_MEMORY_VALUES:
+        return None
+    if rows not in ("auto", "all"):
+        raise ConfigError(f"{table} has no split {rows!r}: it is Parquet; leave out --rows")
+    return parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +111,7 @@ class FitJob:
 
     def look(self) -> None:
         """Read the table, or what its files say of themselves: what is wrong is told."""
-        if too_large(self.table, self.labels, self.exclude) is None:
+        if too_large(self.table, self.labels, self.exclude, rows=self.rows) is None:
             self.training_rows()
 
     def teach(
@@ -113,7 +126,7 @@ class FitJob:
         interrupted : bool
             Whether Ctrl-C ended that early; the model has the best networks so far.
         """
-        parts = too_large(self.table, self.labels, self.exclude)
+        parts = too_large(self.table, self.labels, self.exclude, rows=self.rows)
         if parts is not None:
             fit = partial(
                 model.fit_stream, self.table, labels=self.labels, exclude=self.exclude
@@ -173,8 +186,17 @@ def choose_rows(
     return data.split(rows), None
 
 
+def kept_names(table: Path, keep: list[str]) -> list[str]:
+    """Columns of Parquet files that are to be kept, patterns resolved."""
+    names = column_names(table)
+    return [names[i] for i in match_columns(names, keep, role="kept", file=table.name)]
+
+
 def kept_columns(table: Path, keep: list[str], rows: str) -> pd.DataFrame:
     """Columns of the input table to stand beside the predictions."""
+    if is_parts(table):
+        parts = open_parts(table, columns=[], keep=kept_names(table, keep))
+        return pd.concat([chunk.X for chunk in parts.chunks()], ignore_index=True)
     frame = choose_rows(read_table(table), rows, "all")[0].features()
     if not isinstance(frame, pd.DataFrame):
         raise DataError(f"{table.name} is sparse and has no columns to keep; leave out --keep")

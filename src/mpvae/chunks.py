@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from mpvae.data.columns import LabelChoice
-from mpvae.data.parts import Chunk, open_parts
+from mpvae.data.parts import Chunk, is_parts, open_parts
 from mpvae.errors import DataError
 from mpvae.labels import as_pandas, read_labels
 from mpvae.streaming import Table
@@ -18,6 +18,11 @@ from mpvae.streaming import Table
 def as_table(source: Any, *, labels: LabelChoice, exclude: Sequence[str]) -> Table:
     """Table from a path to Parquet files, or from a function that returns chunks."""
     if isinstance(source, str | Path):
+        if not is_parts(Path(source)):
+            raise DataError(
+                f"{source} is not a Parquet file, a folder of such files, or a pattern for "
+                "them; give one, or a function that returns chunks"
+            )
         return open_parts(source, labels=labels, exclude=exclude)
     if not callable(source):
         raise DataError(
@@ -29,7 +34,7 @@ def as_table(source: Any, *, labels: LabelChoice, exclude: Sequence[str]) -> Tab
     first = next(iter(_frames(source)), None)
     if first is None:
         raise DataError("source returned no chunk; give at least one row of data")
-    return CallersChunks(source, tuple(first[0].columns), tuple(first[1].columns))
+    return CallersChunks(source, tuple(first[0].columns), tuple(first[1].columns), first.named)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,6 +44,7 @@ class CallersChunks:
     make: Callable[[], Iterable[tuple[Any, Any]]]
     feature_names: tuple[str, ...]
     label_names: tuple[str, ...]
+    named: bool  # whether features have names of their own
 
     @property
     def n_groups(self) -> int:
@@ -49,7 +55,7 @@ class CallersChunks:
         """All rows, a chunk at a time."""
         del order, at_once
         n = 0
-        for X, y in _frames(self.make):
+        for X, y, _ in _frames(self.make):
             for names, wanted, what in (
                 (X.columns, self.feature_names, "X"),
                 (y.columns, self.label_names, "y"),
@@ -68,12 +74,27 @@ class CallersChunks:
             n += len(X)
 
 
-def _frames(
-    make: Callable[[], Iterable[tuple[Any, Any]]],
-) -> Iterator[tuple[pd.DataFrame, pd.DataFrame]]:
-    """Chunks as frames; columns without names are numbered."""
-    for X, y in make():
-        yield _frame(X, ""), _frame(y, "label_")
+class _Frames(NamedTuple):
+    X: pd.DataFrame
+    y: pd.DataFrame
+    named: bool
+
+
+def _frames(make: Callable[[], Iterable[tuple[Any, Any]]]) -> Iterator[_Frames]:
+    """Chunks that have rows, as frames; columns without names are numbered."""
+    found = make()
+    if not isinstance(found, Iterable):
+        raise DataError(
+            f"source returned {type(found).__name__}; return an iterator over chunks (X, y)"
+        )
+    for chunk in found:
+        if not isinstance(chunk, tuple | list) or len(chunk) != 2:
+            raise DataError(
+                f"source gave {type(chunk).__name__}; give chunks of two tables, (X, y)"
+            )
+        X, y = _frame(chunk[0], ""), _frame(chunk[1], "label_")
+        if len(X) or len(y):
+            yield _Frames(X, y, isinstance(as_pandas(chunk[0]), pd.DataFrame))
 
 
 def _frame(table: Any, prefix: str) -> pd.DataFrame:

@@ -21,6 +21,7 @@ from mpvae.distributed import joined
 from mpvae.errors import MPVAEError
 from mpvae.estimator import MPVAEClassifier
 from mpvae.evidence import source_names
+from mpvae.model_file import refuse_foreign
 from mpvae.shell import (
     EngineOption,
     ExcludeOption,
@@ -39,6 +40,7 @@ from mpvae.shell import (
 from mpvae.terminal import (
     err,
     made_of,
+    named,
     out,
     plain,
     print_held_out,
@@ -187,6 +189,7 @@ def fit(
         "random_state": seed,
     }
     job = FitJob(table, labels, tuple(split_names(exclude)), rows, meta_offset, settings)
+    refuse_foreign(folder)  # before the work, not after it
     start = time.perf_counter()
     interrupted = False
     if engine == "ray":
@@ -218,7 +221,7 @@ def fit(
         print(json.dumps(summary))
     else:
         out.print(
-            f"[b]{plain(table.name)}[/b]: {summary['rows']} rows, "
+            f"[b]{plain(named(table))}[/b]: {summary['rows']} rows, "
             f"{summary['features']} features, {summary['labels']} labels; "
             f"{made_of(model)} in {summary['seconds']:.1f} s"
         )
@@ -325,7 +328,7 @@ def tune_table(
         print(json.dumps(summary))
     else:
         told = ", ".join(f"{count} {state}" for state, count in states.items())
-        out.print(f"[b]{plain(table.name)}[/b]: {len(tuned.trials)} trials ({told})")
+        out.print(f"[b]{plain(named(table))}[/b]: {len(tuned.trials)} trials ({told})")
         print_tuned(tuned)
         words = ["mpvae", "fit", str(table), "--config", str(best), "--out", "model"]
         words += ["--labels", labels] if labels is not None else []

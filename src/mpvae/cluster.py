@@ -83,13 +83,15 @@ def fit(job: FitJob, folder: Path, *, workers: int) -> tuple[MPVAEClassifier, in
                 checkpoint_config=CheckpointConfig(num_to_keep=1),
             ),
         )
-        with _ours_raised():
-            result = trainer.fit()
-        if "fault" in result.metrics:
-            raise result.metrics["fault"]
-        with result.checkpoint.as_directory() as found:
-            model = load_model(Path(found) / "model")
-        shutil.rmtree(place, ignore_errors=True)
+        try:
+            with _ours_raised():
+                result = trainer.fit()
+            if "fault" in result.metrics:
+                raise result.metrics["fault"]
+            with result.checkpoint.as_directory() as found:
+                model = load_model(Path(found) / "model")
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
         return model, int(result.metrics["rows"])
 
 
@@ -330,6 +332,8 @@ def _ours_raised() -> Iterator[None]:
         yield
     except MPVAEError:
         raise
+    except SystemExit:  # what Ray Train makes of Ctrl-C
+        raise KeyboardInterrupt from None
     except Exception as error:
         _raise_ours(error)
         raise

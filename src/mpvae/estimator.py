@@ -272,7 +272,8 @@ class MPVAEClassifier(LearnsFromStreams):
             Weight of each row in the objective; a row of weight 0 is left out.
         checkpoint : path, optional
             Folder for the state of the training while it lasts. The same call, after the
-            first one was killed, goes on from there and ends with the same model.
+            first one was killed, goes on from there and ends with the same model; for that
+            ``random_state`` must be an integer.
 
         Returns
         -------
@@ -282,6 +283,7 @@ class MPVAEClassifier(LearnsFromStreams):
         check_parameters(self)
         device_named(self.device)
         self.__dict__.pop("thresholds_", None)
+        self._check_checkpoint(checkpoint)
         seed = self._seed()
         with FitProgress(self.verbose > 0) as progress:
             rows, validation = self._read_rows(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
@@ -64,13 +65,28 @@ class Learner(JointQuestions):
             parts.append(evidence_of(self.evidence_, x))
         return beside(x, *parts)
 
+    def _check_checkpoint(self, folder: str | Path | Kept | None) -> None:
+        """Refuse, before anything is done, what could not be taken up again."""
+        if folder is None or isinstance(folder, Kept):
+            return
+        if not isinstance(folder, str | Path):
+            raise ConfigError(f"checkpoint must be a folder, got {folder!r}")
+        if not isinstance(self.random_state, int | np.integer):
+            raise ConfigError(
+                "a checkpoint is taken up by the same training alone: give random_state an "
+                f"integer, such as 0, not {self.random_state!r}"
+            )
+        if Path(folder).exists() and not Path(folder).is_dir():
+            raise ConfigError(f"checkpoint {folder} is a file; give a folder")
+
     def _checkpoints(
         self, folder: str | Path | Kept | None, seed: int, *data: Matrix | NDArray[Any] | None
     ) -> Checkpoints | None:
         """Where the state of a training on this data is kept, if anywhere."""
         if folder is None:
             return None
-        asked = (self.settings_, self.metric, seed, len(self.label_names_), __version__)
+        names = (list(self.label_names_), list(getattr(self, "feature_names_in_", ())))
+        asked = (self.settings_, self.metric, seed, names, __version__)
         kept = folder if isinstance(folder, Kept) else Kept(Path(folder))
         return Checkpoints(kept, question_of(asked, data))
 

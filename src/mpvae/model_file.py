@@ -54,7 +54,7 @@ def write_model(folder: str | Path, description: dict[str, Any], tensors: Tensor
     }
     files = {}
     try:
-        _refuse_foreign(folder)
+        refuse_foreign(folder)
         folder.mkdir(parents=True, exist_ok=True)
         for role, (content, suffix) in contents.items():
             digest = hashlib.sha256(content).hexdigest()
@@ -169,7 +169,8 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise
 
 
-def _refuse_foreign(folder: Path) -> None:
+def refuse_foreign(folder: Path) -> None:
+    """Raise where a model must not be written: over a file, or among files of others."""
     if folder.exists() and not folder.is_dir():
         raise ModelFileError(f"{folder} is a file; give a folder for the model")
     if folder.is_dir() and not (folder / MANIFEST).exists():

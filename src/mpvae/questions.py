@@ -324,6 +324,8 @@ class JointQuestions(MultiLabelClassifier):
             A row for each of ``labels``, a column for each of ``others``.
         """
         check_is_fitted(self)
+        if isinstance(labels, str) or isinstance(others, str):
+            raise ConfigError("labels and others are lists of names; put one name in brackets")
         place = {str(name): k for k, name in enumerate(self.label_names_)}
         names = [
             list(map(str, group)) for group in (labels, labels if others is None else others)

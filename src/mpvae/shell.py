@@ -25,7 +25,8 @@ P = ParamSpec("P")
 TableArgument = Annotated[
     Path,
     typer.Argument(
-        help="CSV, TSV, Parquet, ARFF, .npz, .npy, libsvm or extreme-classification text."
+        help="CSV, TSV, Parquet (a file, a folder, or a pattern in quotes), ARFF, .npz, .npy, "
+        "libsvm or extreme-classification text."
     ),
 ]
 ModelArgument = Annotated[Path, typer.Argument(help="Folder written by `mpvae fit`.")]
@@ -60,7 +61,8 @@ EngineOption = Annotated[
     Engine,
     typer.Option(
         help="Where the work is done: in this process, or by Ray, on the cluster that "
-        "RAY_ADDRESS names or on this machine (`pip install 'mpvae[ray]'`)."
+        "RAY_ADDRESS names or on this machine (`pip install 'mpvae[ray]'`). Predictions by Ray "
+        "go to a new folder of Parquet files."
     ),
 ]
 WorkersOption = Annotated[

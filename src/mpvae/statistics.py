@@ -18,6 +18,8 @@ from mpvae.features import (
     standardising,
 )
 
+_LARGE = 1e140  # squares of larger numbers, or of their inverse, may leave float64
+
 
 class Statistics:
     """What is known of the columns so far; `features` maps rows by it.
@@ -42,6 +44,9 @@ class Statistics:
         refuse_infinite(X, self.names)
         numbers = numbers_of(X, self._numeric)
         missing = np.isnan(numbers)
+        size = np.abs(np.where(missing, 0, numbers)).max(0, initial=0)
+        if ((size > _LARGE) | ((size > 0) & (size < 1 / _LARGE))).any():
+            numbers = numbers.astype(np.longdouble)  # has room for their squares
         n = (~missing).sum(0)
         mean = np.where(missing, 0, numbers).sum(0) / np.maximum(n, 1)
         squares = np.where(missing, 0, numbers - mean) ** 2
@@ -62,17 +67,22 @@ class Statistics:
         """Map of rows as the networks see them."""
         if self._n_chunks == 0:
             raise DataError("there are no rows; give at least one row of data")
-        scale = np.sqrt(self._squares / np.maximum(self._n, 1))
+        scale = np.sqrt(self._squares / np.maximum(self._n, 1)).astype(np.float64)
         levels = {i: levels_of(texts, self.names[i]) for i, texts in self._texts.items()}
         if len(self._numeric) == 0 and not any(levels.values()):
             raise DataError("X has no column with a value; give at least one feature")
         return standardising(
-            self._numeric, self._mean, scale, self._largest, self._missing, levels
+            self._numeric,
+            self._mean.astype(np.float64),
+            scale,
+            self._largest,
+            self._missing,
+            levels,
         )
 
     def _set_numeric(self, numeric: NDArray[np.int64]) -> None:
         self._numeric, D = numeric, len(numeric)
         self._n = np.zeros(D, np.int64)
-        self._mean, self._squares = np.zeros(D), np.zeros(D)
+        self._mean, self._squares = np.zeros(D, np.longdouble), np.zeros(D, np.longdouble)
         self._missing = np.zeros(D, np.bool_)
         self._largest = np.full(D, -np.inf)

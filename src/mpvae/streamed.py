@@ -14,7 +14,7 @@ from mpvae.checkpoints import Kept
 from mpvae.checks import check_parameters
 from mpvae.chunks import as_table
 from mpvae.data.columns import LabelChoice
-from mpvae.errors import DataError
+from mpvae.errors import ConfigError, DataError
 from mpvae.features import beside, with_quantiles
 from mpvae.kernel_features import fit_kernel_features
 from mpvae.learner import Learner
@@ -61,7 +61,13 @@ class LearnsFromStreams(Learner):
         """
         check_parameters(self)
         device = device_named(self.device)
+        if self.base not in (None, "auto"):
+            raise ConfigError(
+                f"base is {self.base!r}, but nobody is asked beside the networks where rows "
+                "are read as needed; leave base out, or give fewer rows to fit"
+            )
         self.__dict__.pop("thresholds_", None)
+        self._check_checkpoint(checkpoint)
         seed = self._seed()
         table = as_table(source, labels=labels, exclude=exclude)
         with FitProgress(self.verbose > 0) as progress:
@@ -70,7 +76,7 @@ class LearnsFromStreams(Learner):
             self._begin(table, seen, seed)
             parts = partial(folded, table, seen, self._encode_chunk, self.settings_, seed)
             kept = self._checkpoints(
-                checkpoint, seed, seen.n_rows, seen.positive, seen.observed, seen.sample_Y
+                checkpoint, seed, seen.n_rows, seen.positive, seen.observed, seen.digest
             )
             learn, _ = next(iter(parts()))
             with threads_that_pay(learn, self.settings_, reading=1):
@@ -90,17 +96,19 @@ class LearnsFromStreams(Learner):
         n, L = int(seen.n_rows.sum()), len(table.label_names)
         missing = bool((seen.observed.sum(0) < n).any())
         if L == 0:
-            raise DataError("no column is a label; say which are, by labels=")
+            raise DataError("no column is a label; say which are, by labels= (--labels)")
         if missing and not self.allow_missing_labels:
             raise DataError(
                 "some label cells are empty: not observed; learn from the others with "
-                "allow_missing_labels=True, or fill them"
+                "allow_missing_labels=True (--allow-missing-labels), or fill them"
             )
         if not seen.observed.any():
             raise DataError("no label of any row was observed; nothing can be learnt")
         self.label_names_ = np.array(table.label_names, dtype=object)
         self.classes_, self.multilabel_ = np.arange(L), True
-        self.feature_names_in_ = np.array(table.feature_names, dtype=object)
+        self.__dict__.pop("feature_names_in_", None)
+        if table.named:
+            self.feature_names_in_ = np.array(table.feature_names, dtype=object)
         self.n_features_in_ = len(table.feature_names)
         self.features_ = seen.features
         self.settings_ = self._resolve(n, L, missing=missing, sparse=False, validated=False)

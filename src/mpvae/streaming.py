@@ -21,6 +21,7 @@ from torch import Tensor
 from mpvae.config import Settings
 from mpvae.data.parts import Chunk
 from mpvae.distributed import Team, share_of, team
+from mpvae.errors import DataError
 from mpvae.features import FeatureMap, row_hashes
 from mpvae.rows import Batch, Rows, most_judged
 from mpvae.statistics import Statistics
@@ -33,6 +34,10 @@ BUCKETS = 60
 """Parts the rows are dealt to; folds are made of them."""
 BUFFER_VALUES = 2**22
 """Cells of the rows that are mixed with each other."""
+_CHANGED = (
+    "there are {} rows to learn from than the {} that were counted at first; a table must stay "
+    "as it is, a function must return a new iterator over the same chunks whenever it is called"
+)
 _Block: TypeAlias = tuple[NDArray[np.float32], NDArray[np.float32]]  # features, labels
 _LOOKED_AT = 4096  # rows that tell what codes and features do to a network's labels
 _GROUPS_EACH = 4  # row groups for each of several readers, at least
@@ -47,6 +52,11 @@ class Table(Protocol):
     def feature_names(self) -> tuple[str, ...]: ...  # noqa: D102
     @property
     def label_names(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def named(self) -> bool:
+        """Whether features have names of their own, not numbers."""
+        ...
+
     @property
     def n_groups(self) -> int:
         """Parts that can be read in any order."""
@@ -68,6 +78,7 @@ class Overview:
     sample_bucket: NDArray[np.int64]  # of the rows kept
     sample_X: pd.DataFrame
     sample_Y: NDArray[np.float32]
+    digest: NDArray[np.uint64]  # of all cells of the features, (1,)
 
 
 def look_over(
@@ -78,6 +89,7 @@ def look_over(
     L = len(table.label_names)
     positive, observed = np.zeros((BUCKETS, L)), np.zeros((BUCKETS, L))
     n_rows = np.zeros(BUCKETS, np.int64)
+    digest = np.zeros(1, np.uint64)
     width = len(table.feature_names) + L
     kept = _Sample(max(1, min(SAMPLE_ROWS, SAMPLE_VALUES // width)), seed)
     for chunk in table.chunks():
@@ -87,11 +99,13 @@ def look_over(
         positive += in_bucket @ np.nan_to_num(chunk.Y)
         observed += in_bucket @ ~np.isnan(chunk.Y)
         n_rows += in_bucket.sum(1).astype(np.int64)
+        of_rows = pd.util.hash_pandas_object(chunk.X, index=False).to_numpy()
+        digest += (of_rows * row_hashes(number, 0)).sum(dtype=np.uint64)
         kept.add(number, chunk)
         on_rows(len(chunk.Y))
     features = statistics.features()  # refuses a table without rows
     number, X, Y = kept.rows()
-    return Overview(features, n_rows, positive, observed, bucket_of(number, seed), X, Y)
+    return Overview(features, n_rows, positive, observed, bucket_of(number, seed), X, Y, digest)
 
 
 def bucket_of(number: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
@@ -218,7 +232,7 @@ class StreamedRows:
         if apart:
             sizes = [len(range(k)[share_of(k, us)]) for k in sizes]
         with closing(_ahead(lambda: self._mixed(seed, us if apart else Team()))) as blocks:
-            for X, Y in _pieces(blocks, sizes):
+            for X, Y in _pieces(blocks, sizes, all_of_them=not apart):
                 ours = slice(None) if apart else share_of(len(Y), us)
                 yield _tensors(X[ours], Y[ours], like)
 
@@ -260,17 +274,21 @@ class StreamedRows:
             yield X_all[order], Y_all[order]
 
 
-def _pieces(blocks: Iterator[_Block], sizes: list[int]) -> Iterator[_Block]:
-    """Rows of these numbers, one after the other, from blocks of any."""
+def _pieces(
+    blocks: Iterator[_Block], sizes: list[int], *, all_of_them: bool
+) -> Iterator[_Block]:
+    """Rows of these numbers, one after the other, from blocks of any: all, and no more."""
     rest: _Block | None = None
     for size in sizes:
         while rest is None or len(rest[1]) < size:
             block = next(blocks, None)
-            if block is None:  # fewer rows than when they were counted
-                return
+            if block is None:
+                raise DataError(_CHANGED.format("fewer", sum(sizes)))
             rest = block if rest is None else _joined([rest, block])
         yield rest[0][:size], rest[1][:size]
         rest = rest[0][size:], rest[1][size:]
+    if all_of_them and ((rest is not None and len(rest[1])) or next(blocks, None) is not None):
+        raise DataError(_CHANGED.format("more", sum(sizes)))
 
 
 def _joined(blocks: list[_Block]) -> _Block:

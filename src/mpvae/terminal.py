@@ -1,5 +1,6 @@
 """What the command line shows and writes: consoles, tables of scores, files of predictions."""
 
+from glob import has_magic
 from pathlib import Path
 
 import pandas as pd
@@ -86,6 +87,11 @@ def title(metric: str) -> str:
     """Name of a metric as people write it."""
     full = {"hamming": "Hamming accuracy", "subset": "subset accuracy"}
     return full.get(metric, metric.replace("_", " ").replace("f1", "F1"))
+
+
+def named(table: Path) -> str:
+    """What a table is called: its file or folder, or the whole pattern."""
+    return str(table) if has_magic(table.name) else table.name
 
 
 def plain(text: str | Path) -> str:

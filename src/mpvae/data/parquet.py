@@ -60,8 +60,17 @@ def opened(path: Path) -> Iterator[pq.ParquetFile]:
         raise
     except (pa.ArrowException, *DAMAGE) as error:
         raise DataError(
-            f"{path.name} cannot be read as Parquet: {one_line(error)}; write the file anew"
+            f"{path} cannot be read as Parquet: {one_line(error)}; write the file anew"
         ) from error
+
+
+def with_plain_columns(table: pa.Table, text: frozenset[str] = frozenset()) -> pa.Table:
+    """Decimals as numbers; columns of nothing as numbers too, or as text where ``text`` is."""
+    for i, field in enumerate(table.schema):
+        if pa.types.is_decimal(field.type) or pa.types.is_null(field.type):
+            kind = pa.string() if field.name in text else pa.float64()
+            table = table.set_column(i, field.name, table.column(i).cast(kind))
+    return table
 
 
 def _load(path: Path) -> pd.DataFrame:
@@ -79,7 +88,8 @@ def _load(path: Path) -> pd.DataFrame:
                     f"{file}: column {one_line(field.name)} holds {one_line(field.type)}; "
                     "give one value per cell, or exclude the column when writing the file"
                 )
-        frame: pd.DataFrame = source.read(columns=names).to_pandas(ignore_metadata=True)
+        table = with_plain_columns(source.read(columns=names))
+        frame: pd.DataFrame = table.to_pandas(ignore_metadata=True)
     if frame.empty:
         raise DataError(f"{file} has no rows or no columns; give at least one row of data")
     return frame

@@ -3,7 +3,8 @@
 Memory does not depend on the number of rows: a chunk of one row group is decoded at a time.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from glob import glob, has_magic
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from mpvae.data.cells import label_matrix, tight_labels
 from mpvae.data.columns import LabelChoice, check_unique, choose_columns
 from mpvae.data.files import one_line
-from mpvae.data.parquet import PANDAS_INDEX, opened
+from mpvae.data.parquet import PANDAS_INDEX, opened, with_plain_columns
 from mpvae.data.table import LabelledTable
 from mpvae.errors import DataError
 
@@ -55,6 +56,12 @@ class ParquetParts:
     feature_names: tuple[str, ...]
     label_names: tuple[str, ...]
     name: str
+    text: frozenset[str]  # columns that hold text
+
+    @property
+    def named(self) -> bool:
+        """Columns have names."""
+        return True
 
     def __len__(self) -> int:
         return sum(group.n_rows for group in self.groups)
@@ -108,9 +115,10 @@ class ParquetParts:
         with opened(group.file) as source:
             batches = source.iter_batches(size, row_groups=[group.number], columns=names)
             for batch in batches:
-                frame = batch.select(names).to_pandas()
+                rows = pa.Table.from_batches([batch]).select(names)
+                frame = with_plain_columns(rows, self.text).to_pandas(ignore_metadata=True)
                 where = _place(group, done)
-                Y = label_matrix(frame.iloc[:, D:], where=where, file=group.file.name)
+                Y = label_matrix(frame.iloc[:, D:], where=where, file=str(group.file))
                 yield Chunk(group.first + done, frame.iloc[:, :D], Y.astype(np.float32))
                 done += len(frame)
 
@@ -122,8 +130,9 @@ def _place(group: _Group, done: int) -> Callable[[int], str]:
 
 def is_parts(path: Path) -> bool:
     """Whether a path means Parquet files: one of them, a folder of them, or a pattern."""
-    if path.is_dir():
-        return any(path.rglob("*.parquet"))
+    if path.is_dir() or has_magic(str(path)):
+        found = _found(path)
+        return bool(found) and all(file.suffix == ".parquet" for file in found)
     return path.suffix == ".parquet"
 
 
@@ -138,6 +147,7 @@ def open_parts(
     labels: LabelChoice = None,
     exclude: Sequence[str] = (),
     columns: Sequence[str] | None = None,
+    keep: Sequence[str] = (),
 ) -> ParquetParts:
     """Parquet files, their footers read and compared; no row is read yet.
 
@@ -145,9 +155,12 @@ def open_parts(
     ----------
     path
         A file, a folder (all ``.parquet`` files in it), or a pattern such as
-        ``"plots/year=*/*.parquet"``.
+        ``"plots/*.parquet"``. Names that begin with a dot or an underscore are left out, as
+        Spark and Arrow do.
     labels, exclude, columns
         See `mpvae.data.read_table`.
+    keep
+        Other columns to read, of any type, behind the features.
 
     Raises
     ------
@@ -157,32 +170,33 @@ def open_parts(
     """
     files = _files(Path(path))
     groups: list[_Group] = []
-    first_schema: pa.Schema | None = None
-    features: tuple[str, ...] = ()
-    targets: tuple[str, ...] = ()
+    names = column_names(files[0])
+    first = str(files[0])
+    chosen = choose_columns(names, labels=labels, exclude=exclude, columns=columns, file=first)
+    features = tuple(names[i] for i in chosen.features)
+    targets = tuple(names[i] for i in chosen.labels)
+    kinds: dict[str, tuple[str, Path]] = {}
     n = 0
     for file in files:
         schema, sizes = _footer(file)
-        if first_schema is None:
-            names = [name for name in schema.names if not PANDAS_INDEX.fullmatch(name)]
-            check_unique(names, file=file.name)
-            chosen = choose_columns(
-                names, labels=labels, exclude=exclude, columns=columns, file=file.name
-            )
-            features = tuple(names[i] for i in chosen.features)
-            targets = tuple(names[i] for i in chosen.labels)
-            for name in (*features, *targets):
-                _kind(schema, name, file)
-            first_schema = schema
-        else:
-            _compare(first_schema, schema, (*features, *targets), files[0], file)
+        _compare(kinds, schema, (*features, *targets), keep, file, files[0])
         for number, n_rows in enumerate(sizes):
             if n_rows:
                 groups.append(_Group(file, number, n, n_rows))
                 n += n_rows
     if n == 0:
         raise DataError(f"{path} has no rows; give at least one row of data")
-    return ParquetParts(tuple(groups), features, targets, Path(path).stem)
+    text = frozenset(name for name, (kind, _) in kinds.items() if kind == "text")
+    beside = tuple(name for name in keep if name not in features)
+    return ParquetParts(tuple(groups), (*features, *beside), targets, Path(path).stem, text)
+
+
+def column_names(file: Path) -> list[str]:
+    """Columns of a file, or of the first of several."""
+    file = _files(file)[0]
+    names = [name for name in _footer(file)[0].names if not PANDAS_INDEX.fullmatch(name)]
+    check_unique(names, file=str(file))
+    return names
 
 
 def read_parts(parts: ParquetParts) -> LabelledTable:
@@ -204,15 +218,46 @@ def read_parts(parts: ParquetParts) -> LabelledTable:
 
 
 def _files(path: Path) -> list[Path]:
-    if path.is_dir():
-        found = sorted(path.rglob("*.parquet"))
-    elif has_magic(str(path)):
-        found = sorted(map(Path, glob(str(path), recursive=True)))
-    else:
-        found = [path] if path.is_file() else []
+    found = _found(path)
     if not found:
         raise DataError(f"{path}: no Parquet file is there; check the path")
+    other = next((file for file in found if file.suffix != ".parquet"), None)
+    if other is not None:
+        raise DataError(
+            f"{other} is not a .parquet file; give such files, or a pattern for them"
+        )
+    folders = [part for file in found for part in file.relative_to(_root(path)).parts[:-1]]
+    keys = sorted({part.partition("=")[0] for part in folders if "=" in part})
+    if keys:
+        warnings.warn(
+            f"folders of {path} are named {keys[0]}=...; what such names say is not read: "
+            "write it into a column of the files if it is a feature",
+            stacklevel=2,
+        )
     return found
+
+
+def _found(path: Path) -> list[Path]:
+    """Files that a path means, in the order of their names, but for hidden ones."""
+    if path.is_file():
+        return [path]
+    every: Iterable[Path] = path.rglob("*.parquet") if path.is_dir() else ()
+    if not path.is_dir() and has_magic(str(path)):
+        every = map(Path, glob(str(path), recursive=True))
+    return sorted(
+        file
+        for file in every
+        if file.is_file()
+        and not any(part[0] in "._" for part in file.relative_to(_root(path)).parts)
+    )
+
+
+def _root(path: Path) -> Path:
+    """What is above all files that a path means: the folder, or what stands before a star."""
+    if path.is_dir():
+        return path
+    plain = [part for part in path.parts[:-1] if not has_magic(part)]
+    return Path(*plain) if plain == list(path.parts[: len(plain)]) else Path(path.anchor)
 
 
 def _footer(file: Path) -> tuple[pa.Schema, list[int]]:
@@ -223,9 +268,11 @@ def _footer(file: Path) -> tuple[pa.Schema, list[int]]:
         return source.schema_arrow, sizes
 
 
-def _kind(schema: pa.Schema, name: str, file: Path) -> str:
-    """What a column holds: numbers or text."""
+def _kind(schema: pa.Schema, name: str, file: Path, *, any_type: bool) -> str:
+    """What a column holds: numbers, text, or nothing yet."""
     kind = schema.field(name).type
+    if pa.types.is_null(kind):
+        return "nothing"
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     is_number = (
@@ -233,32 +280,41 @@ def _kind(schema: pa.Schema, name: str, file: Path) -> str:
         or pa.types.is_integer(kind)
         or pa.types.is_floating(kind)
         or pa.types.is_decimal(kind)
-        or pa.types.is_null(kind)
     )
     if is_number:
         return "numbers"
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return "text"
+    if any_type:
+        return str(kind)
     raise DataError(
-        f"{file.name}: column {one_line(name)} holds {one_line(kind)}; give numbers or text, "
+        f"{file}: column {one_line(name)} holds {one_line(kind)}; give numbers or text, "
         "or exclude the column"
     )
 
 
 def _compare(
-    first: pa.Schema, schema: pa.Schema, names: Sequence[str], first_file: Path, file: Path
+    kinds: dict[str, tuple[str, Path]],
+    schema: pa.Schema,
+    names: Sequence[str],
+    keep: Sequence[str],
+    file: Path,
+    first: Path,
 ) -> None:
-    """Refuse a file that lacks a column of the first, or has it in another type."""
+    """Refuse a file that lacks a column, or has it in another type than one before."""
     there = set(schema.names)
-    for name in names:
+    for name in dict.fromkeys((*names, *keep)):
         if name not in there:
+            has = f", which {first} has" if file != first else ""
             raise DataError(
-                f"{file.name} lacks column {one_line(name)}, which {first_file.name} has; add "
-                "it, or take the file away"
+                f"{file} lacks column {one_line(name)}{has}; add it, or take the file away"
             )
-        kinds = [_kind(s, name, f) for s, f in ((first, first_file), (schema, file))]
-        if kinds[0] != kinds[1]:
+        kind = _kind(schema, name, file, any_type=name not in names)
+        known, where = kinds.setdefault(name, (kind, file))
+        if known == "nothing":
+            kinds[name] = (kind, file)
+        elif kind not in ("nothing", known):
             raise DataError(
-                f"{file.name}: column {one_line(name)} holds {kinds[1]}, in {first_file.name} "
-                f"{kinds[0]}; write one type"
+                f"{file}: column {one_line(name)} holds {kind}, in {where} {known}; write one "
+                "type"
             )
