@@ -11,9 +11,9 @@ pytest.importorskip("plotly", reason="the extra report is not installed")
 
 from mpvae import DataError, MPVAEClassifier, load_model
 from mpvae.data import LabelledTable, simulate_probit
-from mpvae.metrics import micro_f1
+from mpvae.metrics import DECISION_METRICS, micro_f1
 from mpvae.report import judge, make_report
-from mpvae.report.judging import FOREST, OURS
+from mpvae.report.judging import FOREST, OURS, resampled
 from mpvae.report.page import packed
 
 SMALL = {"hidden": (16,), "latent_dim": 3, "n_draws": 8, "n_members": 2, "max_epochs": 4}
@@ -70,10 +70,11 @@ def test_without_a_table_the_page_has_the_model_alone(model):
 def test_one_label_makes_a_report(table):
     X, y = table.features(), table.labels()["alder"]
     model = MPVAEClassifier(base=None, random_state=0, **SMALL).fit(X, y)
-    alone = LabelledTable(X, y.to_numpy()[:, None], table.feature_names, ("y",), name="one")
-    model.label_names_ = np.array(["y"], dtype=object)
     assert set(held(make_report(model).html())["figures"]) == {"training"}
-    assert alone is not None
+    Y = y.to_numpy()[:, None]
+    alone = LabelledTable(X, Y, table.feature_names, tuple(model.label_names_), name="one")
+    figures = held(make_report(model, alone).html())["figures"]
+    assert set(figures) == {"scores", "training", "reliability", "latent"}
 
 
 def test_rows_that_may_have_been_seen_are_not_judged_on(model, table):
@@ -111,6 +112,18 @@ def test_unseen_rows_are_judged_on_by_the_model_alone(model, table):
     assert (scores["score"] <= scores["high"]).all()
 
 
+def test_resampled_scores_are_those_of_the_metrics():
+    rng = np.random.default_rng(0)
+    Y = (rng.random((30, 4)) < 0.2).astype(float)
+    Z = (rng.random((30, 4)) < 0.3).astype(int)
+    rows = rng.integers(30, size=(5, 30))
+    times = np.stack([np.bincount(sample, minlength=30) for sample in rows]).astype(float)
+    for metric in ("example_f1", "micro_f1", "macro_f1", "hamming"):
+        wanted = [DECISION_METRICS[metric](Y[sample], Z[sample]) for sample in rows]
+        found = resampled(Y, Z, metric, times)
+        np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
 def test_the_forest_is_scikit_learns(model, table):
     from sklearn.ensemble import RandomForestClassifier
 
@@ -118,7 +131,7 @@ def test_the_forest_is_scikit_learns(model, table):
     split = LabelledTable(table.X, table.Y, table.feature_names, table.label_names, splits)
     judged = judge(model, split)
     x = model.features_.apply(table.X)
-    forest = RandomForestClassifier(300, min_samples_leaf=3, random_state=0, oob_score=True)
+    forest = RandomForestClassifier(300, min_samples_leaf=3, random_state=0)
     forest.fit(x[:200], table.Y[:200])
     P = np.column_stack([p[:, 1] for p in forest.predict_proba(x[200:])])
     np.testing.assert_allclose(judged.P[FOREST], P, rtol=0, atol=1e-12)

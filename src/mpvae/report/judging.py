@@ -21,7 +21,8 @@ from mpvae.estimator import MPVAEClassifier
 from mpvae.features import dense
 
 OURS, FOREST = "mpvae", "random forest"
-_TREES = 300
+_TREES, _FEWEST_TREES = 300, 20
+_FOREST_CELLS = 10**8  # rows x labels x trees, at most: minutes
 _RESAMPLES = 200
 _TEST_SHARE = 0.2
 _SHOWN: dict[Metric, str] = {
@@ -45,16 +46,15 @@ class Judged:
 
     def scores(self) -> pd.DataFrame:
         """``method``, ``metric``, ``score`` and a 95 % interval over rows (bootstrap)."""
-        rng = np.random.default_rng(0)
         n = len(self.Y)
-        samples = [rng.integers(n, size=n) for _ in range(_RESAMPLES)]
+        times = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), _RESAMPLES)
         found = []
         for method, decided in self.Z.items():
             for metric, title in _SHOWN.items():
-                score, Z = metrics.DECISION_METRICS[metric], decided[metric]
-                values = [score(self.Y[rows], Z[rows]) for rows in samples]
+                score = metrics.DECISION_METRICS[metric](self.Y, decided[metric])
+                values = resampled(self.Y, decided[metric], metric, times.astype(np.float64))
                 low, high = np.quantile(values, (0.025, 0.975))
-                found.append((method, title, score(self.Y, Z), low, high))
+                found.append((method, title, score, low, high))
         return pd.DataFrame(found, columns=["method", "metric", "score", "low", "high"])
 
     def by_label(self) -> pd.DataFrame:
@@ -76,6 +76,29 @@ class Judged:
                 }
             )
         return pd.DataFrame(found)
+
+
+def resampled(
+    Y: NDArray[np.float64],
+    Z: NDArray[np.int64],
+    metric: Metric,
+    times: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """A metric of samples in which each row stands so many ``times``: (samples, n).
+
+    As the functions of `mpvae.metrics` on each sample, but by sums over rows.
+    """
+    hits, size = Y * Z, Y + Z
+    if metric == "hamming":
+        return np.asarray(times @ (Y == Z).mean(1) / times.sum(1))
+    if metric == "micro_f1":
+        return np.asarray(2 * times @ hits.sum(1) / np.maximum(times @ size.sum(1), 1))
+    if metric == "macro_f1":
+        return np.asarray((2 * times @ hits / np.maximum(times @ size, 1)).mean(1))
+    of_row = size.sum(1)  # example F1: rows without any label are left out
+    counted = of_row > 0
+    f1 = 2 * hits.sum(1) / np.maximum(of_row, 1)
+    return np.asarray(times @ f1 / np.maximum(times @ counted, 1))
 
 
 def judge(
@@ -132,8 +155,13 @@ def _judged(
 ) -> Judged:
     on_step("predicting")
     X, Y = ask.features(), _truth(ask)
-    P = {OURS: np.asarray(model.predict_proba(X))}
-    Z = {OURS: {m: np.asarray(model.predict(X, metric=m)) for m in get_args(Metric)}}
+    ours = np.asarray(model.predict_proba(X))
+    if model.multilabel_:
+        decided = {m: np.asarray(model.predict(X, metric=m)) for m in get_args(Metric)}
+    else:  # one label, absent and present
+        ours = ours[:, 1:]
+        decided = dict.fromkeys(get_args(Metric), (ours > 0.5).astype(np.int64))
+    P, Z = {OURS: ours}, {OURS: decided}
     if learn is not None:
         on_step("growing a forest to compare with")
         P[FOREST], Z[FOREST] = _forest(model, learn, X)
@@ -145,8 +173,9 @@ def _forest(
 ) -> tuple[NDArray[np.float64], dict[Metric, NDArray[np.int64]]]:
     """Probabilities and decisions of a forest; thresholds from rows out of its bags."""
     x, Y = _features(model, learn.features()), _truth(learn)
-    forest = RandomForestClassifier(_TREES, min_samples_leaf=3, random_state=0, oob_score=False)
-    forest.fit(x, Y)
+    n_trees = int(np.clip(_FOREST_CELLS // Y.size, _FEWEST_TREES, _TREES))
+    forest = RandomForestClassifier(n_trees, min_samples_leaf=3, random_state=0)
+    forest.fit(x, Y if Y.shape[1] > 1 else Y[:, 0])
     held_out = _out_of_bag(forest, x, Y.shape[1])
     P = _present(forest, _features(model, X), Y.shape[1])
     decided = {
