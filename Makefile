@@ -53,7 +53,7 @@ reproduction: .venv/dev
 .venv/demo: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "installing mpvae (torch is the large part: two minutes or so)"
-	$(PIP) -e ".[demo,fast]"
+	$(PIP) -e ".[demo,fast,serve]"
 	@touch $@
 
 .venv/dev: pyproject.toml constraints.txt

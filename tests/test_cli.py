@@ -654,6 +654,10 @@ def test_the_demo_compares_with_the_paper(monkeypatch, tmp_path):
     assert "0.6554" in text
     assert f"mpvae info {tmp_path}/[m]" in text
     assert load_model(tmp_path / "[m]").n_features_in_ == 3
+    assert (tmp_path / "[m]-report.html").exists()
+    told = json.loads(succeeds("demo", "-o", tmp_path / "n", "--json"))
+    assert told["published"]["micro_f1"] == 0.6554
+    assert 0 <= told["scores"]["micro_f1"] <= 1
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Command line: a thin shell over the library. No maths, no torch."""
 
+import importlib.util
 import json
 import shlex
 import signal
@@ -16,12 +17,13 @@ from rich.table import Table
 from mpvae import __version__, cluster, metrics
 from mpvae.choosing import FitJob, given_settings, named_base, split_names
 from mpvae.config import DataShape, Metric, Objective, resolve, setting_docs
-from mpvae.data import load_yeast
+from mpvae.data import LabelledTable, load_yeast
 from mpvae.distributed import joined
 from mpvae.errors import MPVAEError
 from mpvae.estimator import MPVAEClassifier
 from mpvae.evidence import source_names
 from mpvae.model_file import refuse_foreign
+from mpvae.progress import waiting
 from mpvae.shell import (
     EngineOption,
     ExcludeOption,
@@ -87,34 +89,67 @@ def demo(
         Path, typer.Option("--out", "-o", help="Where to save the model.")
     ] = Path("demo/yeast-model"),
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    as_json: JsonOption = False,
 ) -> None:
     """Train on the paper's yeast data (official split) and compare with its scores.
 
-    Needs the small package `river`, which carries the data: `pip install "mpvae[demo]"`.
+    Needs the small package `river`, which carries the data: `pip install "mpvae[demo]"`. With
+    the extra `report`, a page to look at is written beside the model.
     """
     data = load_yeast()
     train, test = data.split("train"), data.split("test")
-    out.print(
-        f"[b]yeast[/b]: {len(train)} training and {len(test)} test rows, "
-        f"{train.X.shape[1]} features, {len(train.label_names)} labels (gene functions)"
-    )
+    refuse_foreign(folder)
+    if not as_json:
+        out.print(
+            f"[b]yeast[/b]: {len(train)} training and {len(test)} test rows, "
+            f"{train.X.shape[1]} features, {len(train.label_names)} labels (gene functions)"
+        )
     start = time.perf_counter()
-    model = MPVAEClassifier(random_state=seed, verbose=1).fit(train.features(), train.labels())
+    model = MPVAEClassifier(random_state=seed, verbose=int(not as_json))
+    model.fit(train.features(), train.labels())
     took = time.perf_counter() - start
+    Y = test.labels().to_numpy()
+    scores = {
+        name: metrics.DECISION_METRICS[name](Y, model.predict(test.features(), metric=name))
+        for name in PAPER_YEAST
+    }
+    model.save(folder)
+    page = _demo_report(model, data, folder, not as_json)
+    if as_json:
+        summary = {
+            "folder": str(folder),
+            "report": page and str(page),
+            "seconds": round(took, 2),
+        }
+        print(json.dumps(summary | {"scores": scores, "published": PAPER_YEAST}))
+        return
     out.print(f"{len(model.networks_)} networks trained in {took:.0f} s\n")
     table = Table("on the test rows", "mpvae", "published MPVAE", title_justify="left")
     for column in table.columns[1:]:
         column.justify = "right"
-    Y = test.labels().to_numpy()
     for name, published in PAPER_YEAST.items():
-        score = metrics.DECISION_METRICS[name](Y, model.predict(test.features(), metric=name))
-        table.add_row(title(name), f"{score:.4f}", f"{published:.4f}")
+        table.add_row(title(name), f"{scores[name]:.4f}", f"{published:.4f}")
     out.print(table)
     out.print("Thresholds come from training rows only (the paper's: validation rows).\n")
     print_pairs(model, 4)
-    model.save(folder)
     place = plain(folder)
     out.print(f"\nModel saved in {place}; look at it with: mpvae info {place}")
+    if page is not None:
+        out.print(f"Report: {plain(page)}; the label explorer: mpvae serve {place}")
+
+
+def _demo_report(
+    model: MPVAEClassifier, data: LabelledTable, folder: Path, show: bool
+) -> Path | None:
+    """The report beside the model folder, where Plotly is installed."""
+    if importlib.util.find_spec("plotly") is None:
+        return None
+    from mpvae.report import make_report
+
+    file = folder.with_name(f"{folder.name}-report.html")
+    with waiting("report", show) as on_step:
+        make_report(model, data, name="yeast", on_step=on_step).save(file)
+    return file
 
 
 @app.command()
