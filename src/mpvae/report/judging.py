@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -157,10 +157,10 @@ def _judged(
     X, Y = ask.features(), _truth(ask)
     ours = np.asarray(model.predict_proba(X))
     if model.multilabel_:
-        decided = {m: np.asarray(model.predict(X, metric=m)) for m in get_args(Metric)}
+        decided = {m: np.asarray(model.predict(X, metric=m)) for m in _SHOWN}
     else:  # one label, absent and present
         ours = ours[:, 1:]
-        decided = dict.fromkeys(get_args(Metric), (ours > 0.5).astype(np.int64))
+        decided = dict.fromkeys(_SHOWN, (ours > 0.5).astype(np.int64))
     P, Z = {OURS: ours}, {OURS: decided}
     if learn is not None:
         on_step("growing a forest to compare with")
@@ -180,7 +180,7 @@ def _forest(
     P = _present(forest, _features(model, X), Y.shape[1])
     decided = {
         metric: apply_threshold(P, fit_threshold(Y, held_out, metric=metric, kind="exact"))
-        for metric in get_args(Metric)
+        for metric in _SHOWN
     }
     return P, decided
 
