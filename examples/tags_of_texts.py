@@ -1,7 +1,8 @@
 """Tags of texts: 159 tags of bibliography entries, from the words in them (bibtex).
 
 Words are sparse counts. People tag a text with some of the tags that fit it: given the
-first tag, which others would they choose?
+first tag, which others would they choose? Here the words say nearly all of it: one known tag
+adds little, though some tags clearly go together.
 """
 
 import numpy as np
