@@ -148,7 +148,7 @@ def test_what_is_known_is_not_among_the_moved():
     names = ["a", "b", "c"]
     figure = moved_figure(names, np.array([0.2, 0.5, 0.5]), np.array([1.0, 0.9, 0.4]), "a")
     before, after = figure.data[-2:]
-    assert list(after.y) == ["b", "c"]
+    assert list(after.text) == ["b", "c"]
     assert list(after.x) == [0.9, 0.4]
     assert list(before.x) == [0.5, 0.5]
 

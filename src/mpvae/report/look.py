@@ -1,5 +1,6 @@
 """How figures look: colours that colour-blind readers tell apart, one template for all."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import plotly.graph_objects as go
@@ -49,6 +50,17 @@ def drawn(*traces: Any, height: int = 420, **layout: Any) -> go.Figure:
     )
     figure.update_layout(**layout)
     return figure
+
+
+def named_rows(names: Sequence[str]) -> dict[str, Any]:
+    """Axis with a name at 0, 1, ... from the top: two may be shortened to the same."""
+    return {
+        "tickvals": list(range(len(names))),
+        "ticktext": list(names),
+        "range": [len(names) - 0.5, -0.5],
+        "automargin": True,
+        "zeroline": False,
+    }
 
 
 def shortened(name: str, length: int = 28) -> str:

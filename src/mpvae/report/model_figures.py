@@ -11,7 +11,16 @@ from sklearn.manifold import TSNE
 from mpvae.associations import leaf_order
 from mpvae.errors import DataError
 from mpvae.estimator import MPVAEClassifier
-from mpvae.report.look import DIVERGING, OURS, PALETTE, RIVAL, SYMBOLS, drawn, shortened
+from mpvae.report.look import (
+    DIVERGING,
+    OURS,
+    PALETTE,
+    RIVAL,
+    SYMBOLS,
+    drawn,
+    named_rows,
+    shortened,
+)
 
 MAX_HEAT_LABELS = 1000
 """Labels of a heat map; of more, those of the strongest pairs."""
@@ -120,19 +129,18 @@ def label_places(model: MPVAEClassifier) -> pd.DataFrame:
 def associations_figure(model: MPVAEClassifier, n: int = 12) -> go.Figure:
     """The strongest positive and negative pairs: residual correlation, and the raw one."""
     pairs = strongest_pairs(model, n)
-    names = [
-        f"{shortened(a, 24)} / {shortened(b, 24)}"
-        for a, b in zip(pairs["label_a"], pairs["label_b"], strict=True)
-    ]
+    both = list(zip(pairs["label_a"], pairs["label_b"], strict=True))
+    whole = [f"{a} / {b}" for a, b in both]
     residual = pairs["residual_correlation"]
     share = [
         "" if np.isnan(s) else f"<br>features explain {100 * s:.0f} % of the raw correlation"
         for s in pairs["share_by_features"]
     ]
+    rows = np.arange(len(pairs))
     return drawn(
         go.Scatter(
             x=residual,
-            y=names,
+            y=rows,
             mode="markers",
             name="given the features (residual), with 95 % interval",
             marker={"color": OURS, "size": 10},
@@ -143,20 +151,22 @@ def associations_figure(model: MPVAEClassifier, n: int = 12) -> go.Figure:
                 "arrayminus": (residual - pairs["low"]).fillna(0),
                 "color": OURS,
             },
+            text=whole,
             customdata=share,
-            hovertemplate="%{y}<br>residual %{x:.2f}%{customdata}<extra></extra>",
+            hovertemplate="%{text}<br>residual %{x:.2f}%{customdata}<extra></extra>",
         ),
         go.Scatter(
             x=pairs["raw_correlation"],
-            y=names,
+            y=rows,
             mode="markers",
             name="as observed (raw)",
             marker={"color": RIVAL, "size": 9, "symbol": "diamond-open"},
-            hovertemplate="%{y}<br>raw %{x:.2f}<extra></extra>",
+            text=whole,
+            hovertemplate="%{text}<br>raw %{x:.2f}<extra></extra>",
         ),
-        height=110 + 26 * len(names),
+        height=110 + 26 * len(rows),
         xaxis={"title": "correlation", "zeroline": True, "range": [-1.02, 1.02]},
-        yaxis={"autorange": "reversed", "automargin": True},
+        yaxis=named_rows([f"{shortened(a, 24)} / {shortened(b, 24)}" for a, b in both]),
     )
 
 

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from mpvae.metrics import precision_at_k
-from mpvae.report.look import OURS, PALETTE, RIVAL, SYMBOLS, drawn, shortened
+from mpvae.report.look import OURS, PALETTE, RIVAL, SYMBOLS, drawn, named_rows, shortened
 
 _BINS = 10
 _MOST_K = 20
@@ -142,26 +142,27 @@ def moved_figure(
     change[list(names).index(known)] = -1
     shown = np.argsort(-change, kind="stable")[: min(most, len(names) - 1)]
     shown = shown[np.argsort(-(after - before)[shown], kind="stable")]
-    labels = [shortened(str(names[k])) for k in shown]
+    labels = [str(names[k]) for k in shown]
     lines = [
         go.Scatter(
             x=[before[k], after[k]],
-            y=[label, label],
+            y=[row, row],
             mode="lines",
             line={"color": "gray", "width": 2},
             showlegend=False,
             hoverinfo="skip",
         )
-        for k, label in zip(shown, labels, strict=True)
+        for row, k in enumerate(shown)
     ]
     points = [
         go.Scatter(
             x=values[shown],
-            y=labels,
+            y=np.arange(len(shown)),
             mode="markers",
             name=name,
+            text=labels,
             marker={"color": colour, "size": 11, "symbol": symbol},
-            hovertemplate="%{y} %{x:.3f}<extra>" + name + "</extra>",
+            hovertemplate="%{text} %{x:.3f}<extra>" + name + "</extra>",
         )
         for name, values, colour, symbol in (
             ("features alone", before, PALETTE[7], "circle-open"),
@@ -173,5 +174,5 @@ def moved_figure(
         *points,
         height=120 + 28 * len(shown),
         xaxis={"title": "probability", "range": [-0.02, 1.02]},
-        yaxis={"autorange": "reversed", "automargin": True},
+        yaxis=named_rows([shortened(label) for label in labels]),
     )
