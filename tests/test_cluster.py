@@ -17,6 +17,7 @@ from mpvae import DataError, MPVAEError, cluster, load_model
 from mpvae.asked import Asked
 from mpvae.choosing import FitJob
 from mpvae.data import simulate_probit
+from mpvae.data.parts import open_parts
 
 ray = pytest.importorskip("ray", reason="the engine ray is not installed")
 
@@ -103,12 +104,15 @@ def test_answers_are_those_of_one_process_in_the_order_of_the_rows(folder):
     assert "3000 rows" in mpvae(folder, *words, "--engine", "ray", "--out", "answers")
     mpvae(folder, *words, "--out", "answers.parquet")
     files = sorted((folder / "answers").glob("*.parquet"))
+    assert len(files) == 12  # row groups, of which the last of a file is small
     by_ray = pd.concat([pd.read_parquet(file) for file in files], ignore_index=True)
     pd.testing.assert_frame_equal(
         by_ray, pd.read_parquet(folder / "answers.parquet"), check_dtype=False
     )
     with pytest.raises(MPVAEError, match="exists; with Ray the answer is a new folder"):
-        cluster.predict(folder / "model", Asked(), [], [], folder / "answers")
+        cluster.predict(
+            folder / "model", Asked(), open_parts(folder / "table"), [], folder / "answers"
+        )
 
 
 def test_a_search_is_continued_without_ray(folder):

@@ -178,8 +178,9 @@ def _on_ray(
         raise ConfigError(f"with --engine ray, TABLE is Parquet files, not {table.name}")
     model = load_model(model_folder)
     keep = kept_names(table, keep)
-    parts = open_parts(table, columns=list(map(str, model.feature_names_in_)), keep=keep)
-    cluster.predict(model_folder, asked, parts.files, keep, folder)
+    columns = list(map(str, model.feature_names_in_))
+    parts = open_parts(table.absolute(), columns=columns, keep=keep)
+    cluster.predict(model_folder, asked, parts, keep, folder)
     out.print(f"{len(parts)} rows -> {plain(folder)}")
 
 

@@ -22,12 +22,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import torch.distributed as dist
 
 from mpvae.asked import Asked, beside
 from mpvae.checkpoints import Kept
 from mpvae.choosing import FitJob
+from mpvae.data.parts import ParquetParts
 from mpvae.distributed import team
 from mpvae.errors import ConfigError, MPVAEError
 from mpvae.estimator import MPVAEClassifier, load_model
@@ -44,12 +44,12 @@ from mpvae.study import (
 from mpvae.task import Task
 from mpvae.tuned import Score, Tuned
 from mpvae.tuning import check_question, evaluate
+from mpvae.writing import appending
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
 
 _FAILURES = 5  # workers that may be lost in one training
-_BATCH_ROWS = 4096  # rows a process answers about at a time
 
 
 def fit(job: FitJob, folder: Path, *, workers: int) -> tuple[MPVAEClassifier, int]:
@@ -127,48 +127,50 @@ def _train(config: dict[str, Any]) -> None:
 
 
 def predict(
-    model_folder: Path, asked: Asked, files: list[Path], keep: list[str], out: Path
+    model_folder: Path, asked: Asked, parts: ParquetParts, keep: list[str], out: Path
 ) -> None:
     """Answers about the rows of Parquet files, as a folder of Parquet files, by Ray Data.
 
-    The rows keep their order, files being read in that of their names; the folder appears
-    under its name when all is written.
+    Every row group becomes a file with its number, so that the rows keep their order whoever
+    is done first; the folder appears under its name when all is written.
     """
     if out.exists():
         raise ConfigError(f"{out} exists; with Ray the answer is a new folder of Parquet files")
-    columns = list(map(str, load_model(model_folder).feature_names_in_))
     with _ray("predict"):
         import ray.data
 
         logging.getLogger("ray.data").setLevel(logging.ERROR)
-        ray.data.DataContext.get_current().execution_options.preserve_order = True
         ray.data.DataContext.get_current().enable_progress_bars = False
-        rows = ray.data.read_parquet(
-            [str(file.absolute()) for file in files],
-            columns=list(dict.fromkeys([*columns, *keep])),
-        )
-        answers = rows.map_batches(
-            _answers,
-            fn_args=(model_folder.absolute(), asked, columns, keep),
-            batch_format="pandas",
-            batch_size=_BATCH_ROWS,
-        )
         partial = out.absolute().with_name(f".{out.name}.tmp")
         shutil.rmtree(partial, ignore_errors=True)
+        todo = ray.data.range(parts.n_groups).map(
+            _answer_group, fn_args=(model_folder.absolute(), asked, parts, keep, partial)
+        )
         try:
             with _ours_raised():
-                answers.write_parquet(str(partial))
+                todo.materialize()
             partial.replace(out)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
 
-def _answers(
-    rows: pd.DataFrame, model_folder: Path, asked: Asked, columns: list[str], keep: list[str]
-) -> pd.DataFrame:
-    """What a process does with a batch of rows."""
-    kept = [rows[keep]] if keep else []
-    return beside(kept, asked.answer(_model_of(model_folder), rows[columns]))
+def _answer_group(
+    one: dict[str, Any],
+    model_folder: Path,
+    asked: Asked,
+    parts: ParquetParts,
+    keep: list[str],
+    folder: Path,
+) -> dict[str, Any]:
+    """What a process does with a row group."""
+    model = _model_of(model_folder)
+    columns = list(map(str, model.feature_names_in_))
+    group = int(one["id"])
+    with appending(folder / f"part-{group:06d}.parquet") as add:
+        for chunk in parts.chunks([group]):
+            kept = [chunk.X[keep]] if keep else []
+            add(beside(kept, asked.answer(model, chunk.X[columns])))
+    return one
 
 
 @cache

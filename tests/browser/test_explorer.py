@@ -149,6 +149,39 @@ def test_everything_works_by_keyboard(page, service):
     page.wait_for_selector('[data-label="ivy"][data-known="0"]')
 
 
+def outside(page, place):
+    """Names on a map that reach beyond it."""
+    return page.evaluate(
+        """place => {
+          const box = document.querySelector(place).getBoundingClientRect();
+          return [...document.querySelectorAll(place + " .textpoint text")]
+            .filter((text) => {
+              const own = text.getBoundingClientRect();
+              return own.width && (own.left < box.left || own.right > box.right
+                || own.top < box.top || own.bottom > box.bottom);
+            })
+            .map((text) => text.textContent);
+        }""",
+        place,
+    )
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_names_on_the_map_are_whole(page, service, width):
+    page.set_viewport_size({"width": width, "height": 900})
+    opened(page, service)
+    page.wait_for_selector("#map .textpoint")
+    assert page.locator("#map .textpoint").count() == 12
+    assert outside(page, "#map") == []
+
+
+def test_what_is_not_needed_is_not_shown(page, service):
+    opened(page, service)
+    assert page.locator("#features label").count() == 4
+    assert not page.is_visible("#feature-search")  # few features need no search
+    assert not page.is_visible("#problem")
+
+
 def test_nothing_is_cut_off_on_a_phone(phone, service):
     opened(phone, service)
     assert phone.evaluate("document.documentElement.scrollWidth") <= 390

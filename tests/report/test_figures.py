@@ -75,6 +75,20 @@ def test_every_label_is_on_the_map_once(n_labels):
     assert latent_figure(model, X).data
 
 
+@pytest.mark.parametrize("n_labels", [60, 100])
+def test_of_many_labels_some_are_named_and_do_not_overlap(n_labels):
+    model, _, _ = fitted(n_labels, n_members=1, max_epochs=1)
+    traces = label_map_figure(model).data
+    x, y = (np.concatenate([trace[c] for trace in traces]) for c in "xy")
+    text = np.concatenate([trace.text for trace in traces])
+    named = np.flatnonzero(text != "")
+    assert len(named) == 60 if n_labels == 60 else 10 < len(named) < 100
+    if n_labels > 60:  # a name takes a twentieth of the height, 16 hundredths of the width
+        near_x = np.abs(np.subtract.outer(x[named], x[named])) < 0.16 * np.ptp(x)
+        near_y = np.abs(np.subtract.outer(y[named], y[named])) < 0.05 * np.ptp(y)
+        assert (near_x & near_y).sum() == len(named)  # each with itself
+
+
 def test_associations_are_those_of_the_model(six):
     model, _, _ = six
     pairs = strongest_pairs(model, 3)

@@ -67,11 +67,6 @@ class ParquetParts:
         return sum(group.n_rows for group in self.groups)
 
     @property
-    def files(self) -> list[Path]:
-        """The files, in the order of their names."""
-        return list(dict.fromkeys(group.file for group in self.groups))
-
-    @property
     def n_groups(self) -> int:
         """Row groups: parts that can be read in any order."""
         return len(self.groups)

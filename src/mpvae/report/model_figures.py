@@ -24,7 +24,8 @@ from mpvae.report.look import (
 
 MAX_HEAT_LABELS = 1000
 """Labels of a heat map; of more, those of the strongest pairs."""
-_NAMED = 60  # labels of a map that are written beside their points
+_NAMED = 60  # labels of a map that are all written beside their points
+_NAME_WIDTH, _NAME_HEIGHT = 0.16, 0.05  # of a name, as shares of the map
 _TERMS = {
     "total": "loss",
     "ce_x": "cross-entropy, from features",
@@ -84,7 +85,8 @@ def label_map_figure(model: MPVAEClassifier) -> go.Figure:
     """Labels on a map: those with similar rows of the Cholesky factor are near (t-SNE)."""
     place = label_places(model)
     names, groups = list(place.index), place["group"].to_numpy()
-    mode = "markers+text" if len(names) <= _NAMED else "markers"
+    written = set(names if len(names) <= _NAMED else _apart(place, model))
+    share = (place["x"] - place["x"].min()) / (np.ptp(place["x"]) or 1.0)
     traces = []
     for group in np.unique(groups):
         here = groups == group
@@ -93,11 +95,12 @@ def label_map_figure(model: MPVAEClassifier) -> go.Figure:
             go.Scatter(
                 x=place["x"][here],
                 y=place["y"][here],
-                mode=mode,
-                text=[shortened(name, 20) for name in own],
+                mode="markers+text",
+                text=[shortened(name, 20) if name in written else "" for name in own],
                 customdata=own,
-                textposition="top center",
+                textposition=[_inwards(at) for at in share[here]],
                 textfont={"size": 11},
+                cliponaxis=False,
                 marker={
                     "color": PALETTE[group % len(PALETTE)],
                     "symbol": SYMBOLS[group % len(SYMBOLS)],
@@ -109,6 +112,24 @@ def label_map_figure(model: MPVAEClassifier) -> go.Figure:
         )
     hidden = {"visible": False}
     return drawn(*traces, height=560, xaxis=hidden, yaxis=hidden)
+
+
+def _inwards(share: float) -> str:
+    """Where a name stands beside its point, so that it stays inside at both edges."""
+    return "top right" if share < 0.1 else "top left" if share > 0.9 else "top center"
+
+
+def _apart(place: pd.DataFrame, model: MPVAEClassifier) -> list[str]:
+    """Labels of strong associations whose names do not stand in each other's way."""
+    x, y = (place[c] / (np.ptp(place[c]) or 1.0) for c in "xy")
+    kept: list[str] = []
+    for name in chosen_labels(model, 4 * _NAMED):
+        near = (np.abs(x[kept] - x[name]) < _NAME_WIDTH) & (
+            np.abs(y[kept] - y[name]) < _NAME_HEIGHT
+        )
+        if not near.any():
+            kept.append(name)
+    return kept
 
 
 def label_places(model: MPVAEClassifier) -> pd.DataFrame:

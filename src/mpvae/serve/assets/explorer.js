@@ -222,6 +222,12 @@ function wide(values, share) { // room for names beside the outermost points
   return [low - room, high + room];
 }
 
+function inwards(values) { // names of the outermost points stand towards the middle
+  const low = Math.min(...values);
+  const span = Math.max(...values) - low || 1;
+  return values.map((v) => ((v - low) / span < 0.15 ? "top right" : (v - low) / span > 0.85 ? "top left" : "top center"));
+}
+
 function drawMap(all) {
   const labels = state.about.labels;
   if (labels[0].x === undefined) {
@@ -240,7 +246,7 @@ function drawMap(all) {
     type: "scatter", mode: "markers+text",
     x: labels.map((l) => l.x), y: labels.map((l) => l.y),
     text: all.map((e) => (named || withName.has(e.name) || e.known !== undefined ? e.name : "")),
-    textposition: "top center", textfont: { size: 11, color: ink },
+    textposition: inwards(labels.map((l) => l.x)), textfont: { size: 11, color: ink }, cliponaxis: false,
     hovertext: all.map((e) => `${e.name}<br>${percent(e.p)} (${percent(e.was)} from the features alone)`),
     hoverinfo: "text",
     marker: { size: all.map(size), color: all.map(colour), symbol: all.map(symbol), opacity: 0.9 },
