@@ -23,6 +23,11 @@ HERE = Path(__file__).parent
 IMAGES = HERE / "images"
 EXAMPLES = HERE.parent / "examples"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
+# Lines that touch, as boxes need.
+TERMINAL = """<style>{stylesheet}
+pre {{ display: inline-block; margin: 0; padding: 20px 26px; border-radius: 10px;
+  background: #22262c; color: #e8eaed; font: 15px/1.164 "DejaVu Sans Mono", monospace; }}
+</style><pre>{code}</pre>"""
 DESKTOP, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
 
 
@@ -68,10 +73,10 @@ def terminal(page: Page, out: Path, folder: Path) -> None:
     shown = Console(record=True, width=92, file=io.StringIO())
     shown.print("$ mpvae demo", style="bold")
     shown.print(Text.from_ansi(mpvae("demo", folder=folder)))
-    picture = folder / "terminal.svg"
-    picture.write_text(shown.export_svg(title="mpvae demo"), encoding="utf-8")
+    picture = folder / "terminal.html"
+    picture.write_text(shown.export_html(code_format=TERMINAL), encoding="utf-8")
     page.goto(picture.as_uri())
-    page.locator("svg").first.screenshot(path=out / "terminal.png")
+    page.locator("pre").screenshot(path=out / "terminal.png")
 
 
 def main() -> None:

@@ -1,5 +1,7 @@
 """The report in a browser: figures, tables, light and dark, all without a network."""
 
+from itertools import pairwise
+
 import pytest
 
 from mpvae.data import LabelledTable
@@ -87,6 +89,18 @@ def test_nothing_is_cut_off_on_a_phone(phone, report):
         places.nth(k).scroll_into_view_if_needed()
         places.nth(k).locator(".main-svg").first.wait_for()
     assert phone.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_titles_of_panels_do_not_overlap_on_a_phone(phone, report):
+    opened(phone, report)
+    training = phone.locator("[data-figure=training]")
+    training.scroll_into_view_if_needed()
+    training.locator(".annotation-text").first.wait_for()
+    boxes = training.locator(".annotation-text").all()
+    places = sorted((box.bounding_box() for box in boxes), key=lambda box: box["y"])
+    assert len(places) >= 5
+    for above, below in pairwise(places):
+        assert above["y"] + above["height"] <= below["y"]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

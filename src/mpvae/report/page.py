@@ -153,14 +153,18 @@ def _facts(
 def _of_scores(judged: Judged | None) -> Iterator[Section]:
     if judged is None:
         return
-    beside = " beside a random forest's" if FOREST in judged.P else ""
+    beside, its_own = "", ""
+    if FOREST in judged.P:
+        beside, its_own = (
+            " beside a random forest's",
+            ", for the forest from rows out of its bags",
+        )
     yield Section(
         "scores",
         "Scores",
         f"Scores{beside}",
         f"On {judged.how}. Higher is better; intervals are over rows (bootstrap). Thresholds "
-        "come from rows "
-        "held out of training, for the forest from rows out of its bags.",
+        f"come from rows held out of training{its_own}.",
         score_figures.scores_figure(judged.scores()),
     )
 

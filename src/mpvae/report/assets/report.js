@@ -29,6 +29,42 @@ function colours() {
   return { "font.color": getComputedStyle(root).getPropertyValue("--ink").trim() };
 }
 
+// On a phone: one thing below the other, and names that fit.
+function narrow(figure) {
+  const { data, layout } = figure;
+  for (const trace of data) if (trace.type === "heatmap") scaleAbove(trace, layout);
+  const panels = Object.keys(layout).filter((key) => key.startsWith("xaxis")).length;
+  if (panels > 1) oneBelowTheOther(layout, panels);
+  const names = data.filter((trace) => trace.mode === "markers+text");
+  const written = names.flatMap((trace) => trace.text).filter(Boolean).length;
+  if (written > 20) for (const trace of names) trace.mode = "markers"; // a touch shows the name
+  if (layout.yaxis && layout.yaxis.ticktext) {
+    const lines = layout.yaxis.ticktext;
+    layout.yaxis.ticktext = lines.map((text) => text.replace(" / ", " /<br>"));
+    layout.yaxis.tickfont = { size: 10 };
+    layout.height += 10 * lines.length;
+  }
+}
+
+function scaleAbove(trace, layout) {
+  const text = trace.colorbar.title.text.replaceAll("<br>", " ");
+  trace.colorbar = { ...trace.colorbar, orientation: "h", y: 1, yanchor: "bottom", thickness: 10, title: { text } };
+  layout.margin = { ...layout.margin, t: 90 };
+  layout.height += 60;
+}
+
+function oneBelowTheOther(layout, panels) {
+  for (let k = 0; k < panels; k++) {
+    const number = k === 0 ? "" : String(k + 1);
+    const [low, high] = [1 - (k + 0.75) / panels, 1 - k / panels];
+    layout[`xaxis${number}`].domain = [0, 1];
+    layout[`yaxis${number}`].domain = [low, high];
+    if (layout.annotations[k]) Object.assign(layout.annotations[k], { x: 0.5, y: high });
+  }
+  layout.height = 150 + 170 * panels;
+  layout.legend = { ...layout.legend, y: -0.05, yanchor: "top" };
+}
+
 function draw(element) {
   const key = element.dataset.figure;
   if (drawn.has(key)) return;
@@ -36,6 +72,7 @@ function draw(element) {
   const figure = decoded(data.figures[key]);
   delete figure.layout.width;
   figure.layout.font = { ...figure.layout.font, color: colours()["font.color"] };
+  if (element.clientWidth < 520) narrow(figure);
   element.style.minHeight = `${figure.layout.height || 420}px`;
   Plotly.newPlot(element, figure.data, figure.layout, {
     responsive: true,
