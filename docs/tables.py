@@ -241,7 +241,25 @@ def lost() -> list[str]:
     return [*lines, row("weights", ["", equal])]
 
 
+def look() -> list[str]:
+    found = json.loads((RESULTS / "look.json").read_text())
+    page, click = found["delicious"], found["explorer"]
+    return [
+        "| | |",
+        "|---|---|",
+        row(f"report of {page['labels']} labels: size", [f"{page['megabytes']:.1f} MB"]),
+        row("opens in Chromium in", [f"{page['seconds_to_open']:.1f} s"]),
+        row("its heat map is drawn in", [f"{page['seconds_to_heat_map']:.1f} s"]),
+        row(
+            f"explorer, {click['labels']} labels: from a click to the bars",
+            [f"{1e3 * click['click_seconds']:.0f} ms (median of 30)"],
+        ),
+        row("of which the service takes", [f"{1e3 * click['answer_seconds']:.0f} ms"]),
+    ]
+
+
 TABLES = {
+    "look": look,
     "steps": steps,
     "variance": variance,
     "growth": growth,

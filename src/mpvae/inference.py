@@ -12,6 +12,7 @@ from mpvae import probit
 from mpvae.features import Matrix
 from mpvae.networks import MPVAE
 from mpvae.rows import rows_tensor
+from mpvae.threads import threads_for
 
 _ROWS, _CELLS = 4096, 2**25  # rows and entries per pass: bound memory, change no result
 _SEED = 20200711  # of the quasi-random codes: part of the definition of a prediction
@@ -43,8 +44,9 @@ def marginals(
     """
     n, L = X.shape[0], networks[0].B.shape[0]
     total = np.zeros((n, L))
-    with torch.inference_mode():
-        rows = _rows_at_once(max(X.shape[1], L))
+    rows = _rows_at_once(max(X.shape[1], L))
+    n_weights = sum(p.numel() for p in networks[0].parameters())
+    with torch.inference_mode(), threads_for(2 * n_weights * min(n, rows)):
         for start in range(0, n, rows):
             piece = slice(start, min(n, start + rows))
             for network in networks:

@@ -30,6 +30,7 @@ from mpvae.features import Matrix
 from mpvae.inference import normal_points
 from mpvae.networks import MPVAE
 from mpvae.rows import rows_tensor
+from mpvae.threads import threads_for
 
 _CELLS = 2**22  # entries of an array of draws: bounds memory
 _PRIOR_SHARE = 8  # one draw in so many is from N(0, I)
@@ -41,6 +42,7 @@ _FEW = 5  # draws that count; an error estimated from fewer means nothing
 _LEAST_SHARE = 1 / 16  # of the draws that must count, or they are moved
 _MOVES = 24
 _MAX_SHRINKS = 60
+_AS_PRODUCTS = 30  # products that take as long as a normal cdf
 _SD_BOUNDS = 1e-6, 1e3  # of a code: rows far outside the training data ask for exp(1000)
 
 
@@ -209,7 +211,8 @@ def _pieces(
     widest = max(len(like), *(layer.shape[0] for layer in networks[0].decoder.parameters()))
     dims = _n_dims(networks[0])
     at_once = max(1, _CELLS // (n_draws * max(widest, dims) + len(like) * dims + dims**2))
-    with torch.no_grad():
+    n_rows = min(at_once, X.shape[0])
+    with torch.no_grad(), threads_for(2 * n_rows * n_draws * widest * (dims + _AS_PRODUCTS)):
         for start in range(0, X.shape[0], at_once):
             piece = slice(start, min(X.shape[0], start + at_once))
             y = torch.as_tensor(np.array(Y[piece], np.float64)).to(like)

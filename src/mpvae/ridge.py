@@ -21,6 +21,7 @@ import scipy.linalg
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.special import ndtri
+from threadpoolctl import threadpool_limits
 
 from mpvae.calibration import fit_line
 from mpvae.features import Matrix, csr_from_file, dense
@@ -28,6 +29,7 @@ from mpvae.similarity import Kernel, absolute_distances, squared_distances
 
 MAX_LANDMARKS = 2000
 """Rows the kernel is spanned by, at most."""
+_SHARED = 4e9  # products from which threads pay
 _TRIAL_ROWS = 700  # kernel and penalty are chosen on this many
 _RATES = (0.25, 0.5, 1.0, 2.0, 4.0)  # in units of 1 / median distance
 _PENALTIES = 10.0 ** np.arange(-2.5, 1.6, 0.5)
@@ -134,9 +136,12 @@ def fit_kernel_ridge(
 
     order = np.random.default_rng(seed).permutation(len(truth))
     trial, chosen = np.sort(order[:_TRIAL_ROWS]), np.sort(order[:MAX_LANDMARKS])
-    kernel, penalty = _best_shape(X[trial], centred[trial], weight[trial])
+    with threadpool_limits(1, "blas"):  # threads would meet too often: see mpvae.threads
+        kernel, penalty = _best_shape(X[trial], centred[trial], weight[trial])
     landmarks = X[chosen]
-    coef, fitted = _solve(X, landmarks, centred, weight, kernel, penalty)
+    small = len(truth) * len(chosen) ** 2 < _SHARED
+    with threadpool_limits(1 if small else None, "blas"):
+        coef, fitted = _solve(X, landmarks, centred, weight, kernel, penalty)
 
     left_out = mean + fitted
     slope, shift = _calibrated(truth, left_out, weight)

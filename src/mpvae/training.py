@@ -15,6 +15,7 @@ from mpvae.loop import EpochRecord
 from mpvae.losses import LossTerms
 from mpvae.networks import MPVAE
 from mpvae.rows import Learnt, Rows
+from mpvae.threads import threads_for
 
 
 @dataclass(slots=True)
@@ -30,20 +31,13 @@ class TrainedNetwork:
 def threads_that_pay(rows: Learnt, settings: Settings, reading: int = 0) -> Iterator[None]:
     """One thread inside the block where steps are too small to share.
 
-    Measured on two cores: below some 4e8 operations a step a second thread gains nothing, and
-    on a busy machine the wait for it makes training several times slower. So do ``reading``
-    other threads that are at work all the time: their cores are left to them.
+    See `mpvae.threads`.
     """
-    before = torch.get_num_threads()
     with torch.device("meta"):  # counts weights without making them
         network = MPVAE(rows.n_features, rows.n_labels, settings)
     n_weights = sum(p.numel() for p in network.parameters())
-    small = 6 * n_weights * min(settings.batch_size, len(rows)) < 4e8
-    torch.set_num_threads(1 if small else max(1, before - reading))
-    try:
+    with threads_for(6 * n_weights * min(settings.batch_size, len(rows)), reading):
         yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def train(
