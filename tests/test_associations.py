@@ -68,15 +68,16 @@ def test_strongest_residual_correlations_come_first_whatever_their_sign():
     assert table.index.tolist() == [0, 1, 2]
 
 
-def test_faint_raw_correlations_have_no_share_by_features():
+def test_what_is_faint_or_pulls_the_other_way_has_no_share_by_features():
     V = pair(0.5)
-    for of_features, is_faint in ((-0.48, True), (-0.3, False)):
+    # 0.02 in all is faint; of -0.3 + 0.5 nothing is a share; 0.3 of 0.8 is.
+    for of_features, has_none in ((-0.48, True), (-0.3, True), (0.3, False)):
         F = np.array([[[0.0, of_features], [of_features, 0.0]]])
         table = pair_table([0, 1], V, F)
         share = table["share_by_features"][0]
-        assert np.isnan(share) == is_faint
-        if not is_faint:
-            assert share == pytest.approx(-0.3 / 0.2)
+        assert np.isnan(share) == has_none
+        if not has_none:
+            assert share == pytest.approx(0.3 / 0.8)
 
 
 # ---------------------------------------------------------------- intervals

@@ -134,7 +134,10 @@ def _pairs(
     centre = np.arctanh(np.clip(correlation, -1 + 1e-12, 1 - 1e-12))
     error = width * np.sqrt(((z - z.mean(0)) ** 2).sum(0))
     with np.errstate(divide="ignore", invalid="ignore"):
-        explained = np.where(np.abs(raw) >= _FAINT, from_features / raw, np.nan)
+        explained = from_features / raw
+    # A part of what pulls the other way is no share.
+    meaningful = (np.abs(raw) >= _FAINT) & (explained >= 0) & (explained <= 1)
+    explained = np.where(meaningful, explained, np.nan)
     return pd.DataFrame(
         {
             "label_a": names[i],

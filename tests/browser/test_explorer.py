@@ -64,6 +64,57 @@ def test_a_click_moves_the_others_to_what_the_api_returns(page, service, sites):
     assert shown(page)["elm"] == pytest.approx(model.predict_proba(X[:1])[0][4], abs=1e-6)
 
 
+def test_the_list_stays_while_labels_are_clicked(page, service):
+    opened(page, service)
+    order = list(shown(page))
+    place = page.locator("#labels button").nth(5).bounding_box()
+    at = (place["x"] + 20, place["y"] + 8)
+    for known in ("1", "0"):
+        with page.expect_response("**/conditional"):
+            page.mouse.click(*at)
+        page.wait_for_selector(f'[data-label="{order[5]}"][data-known="{known}"]')
+        assert page.locator("[data-known]").count() == 1
+        assert list(shown(page)) == order
+    page.click("#sort")
+    assert next(iter(shown(page))) == order[5]  # what is known comes first
+
+
+def test_quick_clicks_all_count(page, service):
+    opened(page, service)
+    page.eval_on_selector('[data-label="ivy"]', "button => { button.click(); button.click(); }")
+    page.wait_for_selector('[data-label="ivy"][data-known="0"]')
+
+
+def test_a_link_works_in_an_open_page_and_the_skip_link_keeps_it(page, service):
+    opened(page, service)
+    page.evaluate("location.hash = 'known=' + encodeURIComponent('{\"elm\": 1}')")
+    page.wait_for_selector('[data-label="elm"][data-known="1"]')
+    page.focus("#skip")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "labels"
+    assert "elm" in page.url
+
+
+def test_an_error_stays_until_its_field_is_mended(page, service):
+    opened(page, service)
+    page.fill("#features input", "0x10")
+    click(page, "ivy")
+    assert "give a number" in page.inner_text("#problem")
+    page.fill("#features input", "1e999")
+    assert "give a number" in page.inner_text("#problem")
+    with page.expect_response("**/conditional"):
+        page.fill("#features input", "1")
+    page.wait_for_selector("#problem", state="hidden")
+
+
+def test_strange_values_in_an_address_are_left_out(page, service):
+    page.goto(service + '/#row={"rain":1e999,"warmth":{},"soil":3}&known={"nobody":1,"elm":2}')
+    page.wait_for_selector(READY)
+    assert page.locator("[data-known]").count() == 0
+    assert "object" not in page.input_value("#features input >> nth=1")
+    assert page.input_value("#features input >> nth=0") not in ("Infinity", "")
+
+
 def test_the_address_holds_the_state(page, service, chromium):
     opened(page, service)
     click(page, "hazel")

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import binomtest
 
 pytest.importorskip("plotly", reason="the extra report is not installed")
 
@@ -49,7 +50,7 @@ def test_the_heat_map_is_the_correlation_in_another_order(six):
     off = ~np.eye(6, dtype=bool)
     # Shown in float32: seven digits.
     np.testing.assert_allclose(z[off], wanted[off], rtol=0, atol=1e-6)
-    assert heat.zmin == -heat.zmax == -np.abs(z[off]).max()
+    assert heat.zmin == -heat.zmax == -max(0.3, np.abs(z[off]).max())
 
 
 def test_of_many_labels_those_of_the_strongest_pairs_are_shown(six):
@@ -145,6 +146,10 @@ def test_reliability_counts_cells():
     assert bins["n"].tolist() == [2, 3]
     np.testing.assert_allclose(bins["promised"], [0.13, 0.95])
     np.testing.assert_allclose(bins["found"], [0.5, 2 / 3])
+    for (k, n), low, high in zip([(1, 2), (2, 3)], bins["low"], bins["high"], strict=True):
+        wilson = binomtest(k, n).proportion_ci(0.95, method="wilson")
+        # 1.96 for the normal quantile 1.959964
+        np.testing.assert_allclose([low, high], wilson, rtol=1e-4)
 
 
 def test_figures_of_scores_have_a_trace_for_each_method(six):

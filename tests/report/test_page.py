@@ -13,7 +13,7 @@ from mpvae import DataError, MPVAEClassifier, load_model
 from mpvae.data import LabelledTable, simulate_probit
 from mpvae.metrics import DECISION_METRICS, micro_f1
 from mpvae.report import judge, make_report
-from mpvae.report.judging import FOREST, OURS, resampled
+from mpvae.report.judging import FOREST, OURS, examples, resampled
 from mpvae.report.page import packed
 
 SMALL = {"hidden": (16,), "latent_dim": 3, "n_draws": 8, "n_members": 2, "max_epochs": 4}
@@ -64,7 +64,7 @@ def test_names_of_labels_cannot_break_out(page):
 def test_without_a_table_the_page_has_the_model_alone(model):
     data = held(make_report(model).html())
     assert "scores" not in data["figures"]
-    assert set(data["labels"][0]) == {"label", "group"}
+    assert set(data["labels"][0]) == {"label", "threshold", "group"}
 
 
 def test_one_label_makes_a_report(table):
@@ -91,6 +91,20 @@ def test_rows_that_may_have_been_seen_are_not_judged_on(model, table):
     assert len(learn) == 192
     again.fit(table.rows(learn).features(), table.rows(learn).labels())
     np.testing.assert_array_equal(again.predict_proba(judged.X), judged.P[OURS])
+
+
+def test_rows_are_named_by_their_place_in_the_table(model, table):
+    judged = judge(model, table)
+    np.testing.assert_array_equal(table.X.iloc[judged.rows]["a"], judged.X["a"])
+    for example in examples(judged):
+        known = list(table.label_names).index(example.known)
+        assert table.Y[example.row, known] == 1
+
+
+def test_too_few_rows_to_judge_on_are_told(model, table):
+    with pytest.raises(DataError, match="has 9 rows; a report learns from four fifths"):
+        judge(model, table.rows(range(9)))
+    assert len(judge(model, table.rows(range(9)), unseen=True).Y) == 9
 
 
 def test_of_an_official_split_the_test_rows_are_judged_on(model, table):
@@ -120,6 +134,9 @@ def test_resampled_scores_are_those_of_the_metrics():
     times = np.stack([np.bincount(sample, minlength=30) for sample in rows]).astype(float)
     for metric in ("example_f1", "micro_f1", "macro_f1", "hamming"):
         wanted = [DECISION_METRICS[metric](Y[sample], Z[sample]) for sample in rows]
+        nothing = np.zeros_like(Y)
+        none = DECISION_METRICS[metric](nothing, nothing.astype(int))
+        assert resampled(nothing, nothing.astype(int), metric, times).tolist() == [none] * 5
         found = resampled(Y, Z, metric, times)
         np.testing.assert_allclose(found, wanted, rtol=1e-12)
 

@@ -25,6 +25,7 @@ _TREES, _FEWEST_TREES = 300, 20
 _FOREST_CELLS = 10**8  # rows x labels x trees, at most: minutes
 _RESAMPLES = 200
 _TEST_SHARE = 0.2
+_FEWEST_ROWS = 10
 _SHOWN: dict[Metric, str] = {
     "example_f1": "example F1",
     "micro_f1": "micro F1",
@@ -41,6 +42,7 @@ class Judged:
     Y: NDArray[np.float64]  # (n, L)
     P: dict[str, NDArray[np.float64]]  # method -> probabilities (n, L)
     Z: dict[str, dict[Metric, NDArray[np.int64]]]  # method -> metric -> decisions
+    rows: NDArray[np.int64]  # (n,) their places in the table
     how: str  # which rows these are, as a sentence
     model: MPVAEClassifier  # the one that was judged
 
@@ -58,10 +60,9 @@ class Judged:
         return pd.DataFrame(found, columns=["method", "metric", "score", "low", "high"])
 
     def by_label(self) -> pd.DataFrame:
-        """A row for each label: how often it is there, F1, AUC and threshold."""
+        """A row for each label: how often it is there, F1 and AUC."""
         Z = self.Z[OURS]["macro_f1"]
         P = self.P[OURS]
-        threshold = np.broadcast_to(self.model.thresholds_["macro_f1"], P.shape[1])
         found = []
         for k, name in enumerate(map(str, self.model.label_names_)):
             y = self.Y[:, k]
@@ -72,7 +73,6 @@ class Judged:
                     "prevalence": y.mean(),
                     "f1": metrics.macro_f1(y[:, None], Z[:, [k]]),
                     "auc": roc_auc_score(y, P[:, k]) if mixed else np.nan,
-                    "threshold": threshold[k],
                 }
             )
         return pd.DataFrame(found)
@@ -98,7 +98,8 @@ def resampled(
     of_row = size.sum(1)  # example F1: rows without any label are left out
     counted = of_row > 0
     f1 = 2 * hits.sum(1) / np.maximum(of_row, 1)
-    return np.asarray(times @ f1 / np.maximum(times @ counted, 1))
+    n_counted = times @ counted
+    return np.where(n_counted > 0, times @ f1 / np.maximum(n_counted, 1), 1.0)
 
 
 def judge(
@@ -128,28 +129,36 @@ def judge(
         raise DataError(f"{table.name} has no labels; a report needs them for its scores")
     if unseen:
         how = f"{len(table)} rows that are new to the model"
-        return _judged(model, None, table, how, on_step)
+        return _judged(model, None, table, np.arange(len(table)), how, on_step)
     if "test" in table.splits and "train" in table.splits:
         learn, ask = table.split("train"), table.split("test")
         how = f"the {len(ask)} test rows of the official split"
-        return _judged(model, learn, ask, how, on_step)
-    learn_rows, ask_rows = train_test_split(
-        np.arange(len(table)), test_size=_TEST_SHARE, random_state=0
+        return _judged(model, learn, ask, table.splits["test"], how, on_step)
+    if len(table) < _FEWEST_ROWS:
+        raise DataError(
+            f"{table.name} has {len(table)} rows; a report learns from four fifths of at least "
+            f"{_FEWEST_ROWS} and judges on the rest: give more rows, rows that are new to the "
+            "model (--unseen), or no table"
+        )
+    learn_rows, ask_rows = map(
+        np.sort,
+        train_test_split(np.arange(len(table)), test_size=_TEST_SHARE, random_state=0),
     )
-    learn, ask = table.rows(np.sort(learn_rows)), table.rows(np.sort(ask_rows))
+    learn, ask = table.rows(learn_rows), table.rows(ask_rows)
     on_step("training on four fifths of the rows")
     again = clone(model).set_params(verbose=0).fit(learn.features(), learn.labels())
     how = (
         f"{len(ask)} rows, a fifth of the table at random; a model with the same parameters "
         f"learnt from the other {len(learn)}"
     )
-    return _judged(again, learn, ask, how, on_step)
+    return _judged(again, learn, ask, ask_rows, how, on_step)
 
 
 def _judged(
     model: MPVAEClassifier,
     learn: LabelledTable | None,
     ask: LabelledTable,
+    rows: NDArray[np.int64],
     how: str,
     on_step: Callable[[str], None],
 ) -> Judged:
@@ -165,7 +174,7 @@ def _judged(
     if learn is not None:
         on_step("growing a forest to compare with")
         P[FOREST], Z[FOREST] = _forest(model, learn, X)
-    return Judged(X, Y, P, Z, how, model)
+    return Judged(X, Y, P, Z, rows, how, model)
 
 
 def _forest(
@@ -193,6 +202,8 @@ def _out_of_bag(
     for tree, rows in zip(forest.estimators_, forest.estimators_samples_, strict=True):
         outside = np.ones(len(x), bool)
         outside[rows] = False
+        if not outside.any():  # a bag of all rows, where there are few
+            continue
         total[outside] += _present(tree, x[outside], n_labels)
         n_trees += outside
     return total / np.maximum(n_trees, 1)[:, None]
@@ -230,7 +241,7 @@ def _truth(table: LabelledTable) -> NDArray[np.float64]:
 class Example:
     """A row, one label that is known of it, and what that does to the others."""
 
-    row: int
+    row: int  # of the table
     known: str
     before: NDArray[np.float64]
     after: NDArray[np.float64]
@@ -257,7 +268,8 @@ def examples(judged: Judged, n: int = 3, n_rows: int = 60) -> list[Example]:
         after = np.asarray(model.predict_conditional(_some(judged.X, rows), given))
         moved = np.abs(np.delete(after - before, k, axis=1)).sum(1)
         best = int(np.argmax(moved))
-        found.append(Example(rows[best], known, before[best], after[best]))
+        row = int(judged.rows[rows[best]])
+        found.append(Example(row, known, before[best], after[best]))
         used.add(rows[best])
         if len(found) == n:
             break

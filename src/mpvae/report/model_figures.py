@@ -1,5 +1,6 @@
 """Figures of a fitted model: what it has learnt of labels, as Plotly figures."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from mpvae.report.look import (
 MAX_HEAT_LABELS = 1000
 """Labels of a heat map; of more, those of the strongest pairs."""
 _NAMED = 60  # labels of a map that are all written beside their points
+_LEAST_RANGE = 0.3  # of the colours of correlations
 _NAME_WIDTH, _NAME_HEIGHT = 0.16, 0.05  # of a name, as shares of the map
 _TERMS = {
     "total": "loss",
@@ -46,9 +48,8 @@ def correlation_figure(model: MPVAEClassifier, max_labels: int = MAX_HEAT_LABELS
     names = [names[k] for k in order]
     R = R[np.ix_(order, order)].astype(np.float32)
     np.fill_diagonal(R, np.nan)  # says nothing, and would set the colours
-    most = float(np.nanmax(np.abs(R))) if len(R) > 1 else 1.0
+    most = max(_LEAST_RANGE, float(np.nanmax(np.abs(R))))  # what is faint looks faint
     side = int(np.clip(16 * len(names) + 160, 380, 820))
-    few = len(names) <= _NAMED
     return drawn(
         go.Heatmap(
             z=R,
@@ -61,14 +62,17 @@ def correlation_figure(model: MPVAEClassifier, max_labels: int = MAX_HEAT_LABELS
             colorbar={"title": {"text": "residual<br>correlation"}, "thickness": 14},
         ),
         height=side,
-        xaxis={"showticklabels": few, "tickangle": -60, "showgrid": False, "automargin": True},
-        yaxis={
-            "showticklabels": few,
-            "showgrid": False,
-            "autorange": "reversed",
-            "automargin": True,
-        },
+        xaxis=_named_cells(names) | {"tickangle": -60},
+        yaxis=_named_cells(names) | {"autorange": "reversed"},
     )
+
+
+def _named_cells(names: Sequence[str]) -> dict[str, Any]:
+    """Axis of a heat map: names, shortened, where there are few."""
+    axis = {"showgrid": False, "automargin": True, "ticks": ""}
+    if len(names) > _NAMED:
+        return axis | {"showticklabels": False}
+    return axis | {"tickvals": names, "ticktext": [shortened(name, 20) for name in names]}
 
 
 def chosen_labels(model: MPVAEClassifier, most: int) -> list[str]:
@@ -180,7 +184,7 @@ def associations_figure(model: MPVAEClassifier, n: int = 12) -> go.Figure:
             x=pairs["raw_correlation"],
             y=rows,
             mode="markers",
-            name="as observed (raw)",
+            name="with what the features bring about (raw)",
             marker={"color": RIVAL, "size": 9, "symbol": "diamond-open"},
             text=whole,
             hovertemplate="%{text}<br>raw %{x:.2f}<extra></extra>",
@@ -245,6 +249,7 @@ def training_figure(model: MPVAEClassifier) -> go.Figure:
     )
     figure.update_annotations(font_size=12)
     figure.update_xaxes(gridcolor="rgba(128,128,128,0.25)", automargin=True)
+    figure.update_xaxes(title="epoch", title_font_size=11, title_standoff=4)
     figure.update_yaxes(gridcolor="rgba(128,128,128,0.25)", automargin=True)
     return figure
 
@@ -269,7 +274,6 @@ def latent_figure(model: MPVAEClassifier, X: Any, most: int = 25) -> go.Figure:
     E = E[:, order].astype(np.float32)
     names = [str(model.label_names_[which[k]]) for k in order]
     largest = float(np.abs(E).max()) or 1.0
-    few = len(names) <= _NAMED
     return drawn(
         go.Heatmap(
             z=E,
@@ -282,6 +286,6 @@ def latent_figure(model: MPVAEClassifier, X: Any, most: int = 25) -> go.Figure:
             colorbar={"title": {"text": "change of<br>probability"}, "thickness": 14},
         ),
         height=140 + 22 * len(strongest),
-        xaxis={"showticklabels": few, "tickangle": -60, "showgrid": False, "automargin": True},
+        xaxis=_named_cells(names) | {"tickangle": -60},
         yaxis={"autorange": "reversed", "showgrid": False, "title": "latent dimension"},
     )

@@ -113,12 +113,13 @@ def make_report(
     """
     judged = None if table is None else judge(model, table, unseen=unseen, on_step=on_step)
     on_step("drawing figures")
-    sections = [*_of_scores(judged), *_of_model(model), *_of_rows(judged)]
+    sections = [*_of_scores(judged), *_of_model(model), *_of_rows(model, judged)]
     labels = (
         pd.DataFrame({"label": list(map(str, model.label_names_))})
         if judged is None
         else judged.by_label()
     )
+    labels["threshold"] = np.broadcast_to(model.thresholds_["macro_f1"], len(labels))
     labels["group"] = model.label_groups().to_numpy() + 1
     many = len(labels) > 1
     pairs = model.associations(top=_PAIRS) if many else pd.DataFrame()
@@ -141,7 +142,7 @@ def _facts(
     yield "Labels", f"{len(model.label_names_):,}"
     yield "Features", f"{model.n_features_in_:,}"
     yield "Networks", f"{len(model.networks_)}, of up to {model.n_epochs_} epochs"
-    yield "Asked beside them", ", ".join(source_names(model.evidence_)) or "nobody"
+    yield "Evidence beside them", ", ".join(source_names(model.evidence_)) or "none"
     yield "Preset, metric", f"{model.preset}, {model.metric}"
     if table is not None and table.Y is not None:
         per_row = float(table.Y.sum() / len(table))
@@ -198,33 +199,31 @@ def _of_model(model: MPVAEClassifier) -> Iterator[Section]:
         "label-map",
         "Map",
         "Map of the labels",
-        "Near each other: labels with similar rows in the Cholesky factor of the covariance "
-        "(t-SNE; distances "
-        "between far points mean little). Colour and shape: groups by clustering of the "
-        "correlations.",
+        "Labels near each other go with the same other labels; distances between far points "
+        "mean little (t-SNE of the rows of the covariance's Cholesky factor). Colour and "
+        "shape: groups by clustering of the correlations.",
         model_figures.label_map_figure(model),
     )
     yield Section(
         "associations",
         "Associations",
         "Strongest associations",
-        "Residual correlation with its interval, and the raw one. Where the two differ, "
-        "features explain "
-        "part of why the labels are found together. Neither says that one label causes the "
-        "other.",
+        "Residual correlation with its interval, and the raw one, in which the model counts "
+        "what the features bring about too. Where the two differ, features explain part of "
+        "why the labels are found together. Neither says that one label causes the other.",
         model_figures.associations_figure(model),
     )
 
 
-def _of_rows(judged: Judged | None) -> Iterator[Section]:
+def _of_rows(model: MPVAEClassifier, judged: Judged | None) -> Iterator[Section]:
     if judged is None:
         return
     yield Section(
         "reliability",
         "Reliability",
         "Can the probabilities be believed?",
-        "Of all cells that were promised a probability, the share that is present; bars are "
-        "two standard errors.",
+        "Of all predictions with about the same probability, the share in which the label is "
+        "present; bars are 95 % intervals.",
         score_figures.reliability_figure(judged.Y, judged.P),
     )
     if judged.Y.shape[1] > 1:
@@ -240,7 +239,7 @@ def _of_rows(judged: Judged | None) -> Iterator[Section]:
             f"example-{k + 1}",
             f"Example {k + 1}",
             f"Row {example.row + 1}: what if {example.known} is known to be present?",
-            "The labels it moves most, for one of the rows judged on.",
+            "The labels it moves most, for a row of the table that was judged on.",
             score_figures.moved_figure(
                 list(map(str, judged.model.label_names_)),
                 example.before,
@@ -257,7 +256,7 @@ def _of_rows(judged: Judged | None) -> Iterator[Section]:
         "its mean to one above, on average over rows (first network). A dimension that moves "
         "few labels "
         "together has found something of its own.",
-        model_figures.latent_figure(judged.model, judged.X),
+        model_figures.latent_figure(model, judged.X),
     )
 
 

@@ -77,7 +77,13 @@ def reliability_figure(
                 name=method,
                 marker={"color": _COLOURS[k % 2], "size": 9, "symbol": SYMBOLS[k]},
                 line={"color": _COLOURS[k % 2]},
-                error_y={"type": "data", "array": bins["error"], "width": 2},
+                error_y={
+                    "type": "data",
+                    "symmetric": False,
+                    "array": bins["high"] - bins["found"],
+                    "arrayminus": bins["found"] - bins["low"],
+                    "width": 2,
+                },
                 customdata=bins["n"],
                 hovertemplate="promised %{x:.2f}, found %{y:.2f}<br>%{customdata} cells"
                 "<extra>" + method + "</extra>",
@@ -92,7 +98,10 @@ def reliability_figure(
 
 
 def reliability(Y: NDArray[np.float64], P: NDArray[np.float64]) -> pd.DataFrame:
-    """Mean probability and share present of cells in bins of equal width, with two errors."""
+    """Mean probability and share present of cells in bins of equal width.
+
+    With the 95 % interval of Wilson (1927), which tells few cells from many at 0 and 1 too.
+    """
     truth, p = np.ravel(Y), np.ravel(P)
     known = ~np.isnan(truth)
     truth, p = truth[known], p[known]
@@ -101,8 +110,18 @@ def reliability(Y: NDArray[np.float64], P: NDArray[np.float64]) -> pd.DataFrame:
     kept = n > 0
     promised = np.bincount(inside, p, _BINS)[kept] / n[kept]
     found = np.bincount(inside, truth, _BINS)[kept] / n[kept]
-    error = 2 * np.sqrt(np.maximum(found * (1 - found), 1e-12) / n[kept])
-    return pd.DataFrame({"promised": promised, "found": found, "error": error, "n": n[kept]})
+    m, z2 = n[kept], 1.96**2
+    middle = (found + z2 / (2 * m)) / (1 + z2 / m)
+    half = 1.96 / (1 + z2 / m) * np.sqrt(found * (1 - found) / m + z2 / (4 * m**2))
+    return pd.DataFrame(
+        {
+            "promised": promised,
+            "found": found,
+            "low": np.clip(middle - half, 0, found),
+            "high": np.clip(middle + half, found, 1),
+            "n": m,
+        }
+    )
 
 
 def precision_figure(

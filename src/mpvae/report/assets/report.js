@@ -109,13 +109,18 @@ dark.addEventListener("change", (event) => theme(event.matches ? "dark" : "light
 document.getElementById("theme").addEventListener("click", () => {
   theme(root.dataset.theme === "dark" ? "light" : "dark");
 });
+const PAGE = 660; // pixels across a printed page, A4 or letter
 let before = "light";
 addEventListener("beforeprint", () => {
   before = root.dataset.theme;
   places.forEach(draw);
   theme("light");
+  for (const element of drawn.values()) Plotly.relayout(element, { width: PAGE });
 });
-addEventListener("afterprint", () => theme(before));
+addEventListener("afterprint", () => {
+  for (const element of drawn.values()) Plotly.relayout(element, { width: null, autosize: true });
+  theme(before);
+});
 
 // ---------------------------------------------------------------- tables
 

@@ -2,7 +2,10 @@
 const $ = (id) => document.getElementById(id);
 const MOST_FEATURES = 60;
 const MOST_LABELS = 200;
-const state = { about: null, row: {}, known: {}, examples: [], answer: null };
+const NUMBER = /^[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?$/i;
+const blank = (...parts) => Object.assign(Object.create(null), ...parts); // names may be "constructor"
+// `invalid`: what is wrong with fields, by feature; `order`: labels as they stand, until they are sorted again.
+const state = { about: null, row: blank(), known: blank(), examples: [], answer: null, invalid: new Map(), order: null };
 let asked = 0;
 
 // ---------------------------------------------------------------- asking
@@ -29,7 +32,7 @@ async function refresh() {
     });
     if (number !== asked) return; // a later question is on its way
     state.answer = { probabilities: found.probabilities[0], marginals: found.marginals[0] };
-    problem("");
+    problem([...state.invalid.values()][0] || "");
     remember();
     show();
   } catch (error) {
@@ -51,6 +54,7 @@ function showFeatures() {
   const matching = all.filter((feature) => feature.name.toLowerCase().includes(wanted));
   const form = $("features");
   form.replaceChildren();
+  state.invalid.clear();
   for (const feature of matching.slice(0, MOST_FEATURES)) {
     const label = document.createElement("label");
     const name = document.createElement("span");
@@ -69,13 +73,16 @@ function showFeatures() {
     input.addEventListener("input", () => {
       const text = input.value.trim();
       const number = Number(text);
-      const bad = !feature.levels && text !== "" && !Number.isFinite(number);
+      const bad = !feature.levels && text !== "" && !(NUMBER.test(text) && Number.isFinite(number));
       input.setAttribute("aria-invalid", String(bad));
+      state.invalid.delete(feature.name);
       if (bad) {
-        problem(`${feature.name} is “${text}”; give a number, or nothing where it is not known`);
+        state.invalid.set(feature.name, `${feature.name} is “${text}”; give a number, or nothing where it is not known`);
+        problem(state.invalid.get(feature.name));
         return;
       }
       state.row[feature.name] = text === "" ? null : feature.levels ? text : number;
+      $("example").value = ""; // no longer that row
       soon();
     });
     label.append(name, input);
@@ -95,10 +102,15 @@ function showExamples() {
 }
 
 $("example").addEventListener("change", () => {
-  state.row = { ...state.examples[Number($("example").value)] };
+  take(state.examples[Number($("example").value)]);
+});
+
+function take(row) {
+  state.row = blank(row);
+  state.order = null;
   showFeatures();
   refresh();
-});
+}
 
 $("upload").addEventListener("change", async () => {
   const file = $("upload").files[0];
@@ -108,9 +120,7 @@ $("upload").addEventListener("change", async () => {
     problem("");
     showExamples();
     $("example").value = "0";
-    state.row = { ...state.examples[0] };
-    showFeatures();
-    refresh();
+    take(state.examples[0]);
   } catch (error) {
     problem(`${file.name}: ${error.message}`);
   }
@@ -143,9 +153,13 @@ function show() {
     name: (a, b) => a.name.localeCompare(b.name),
   }[order];
   const isKnown = (entry) => entry.known !== undefined;
+  if (!state.order) { // kept while labels are clicked: a second click meets the same label
+    const sorted = [...all].sort((a, b) => isKnown(b) - isKnown(a) || by(a, b));
+    state.order = new Map(sorted.map((entry, place) => [entry.name, place]));
+  }
   const wanted = $("search").value.trim().toLowerCase();
   const sorted = all.filter((entry) => entry.name.toLowerCase().includes(wanted))
-    .sort((a, b) => isKnown(b) - isKnown(a) || by(a, b));
+    .sort((a, b) => state.order.get(a.name) - state.order.get(b.name));
   const focused = document.activeElement && document.activeElement.dataset.label;
   const list = $("labels");
   list.replaceChildren(...sorted.slice(0, MOST_LABELS).map(item));
@@ -184,7 +198,7 @@ function item(entry) {
   button.append(part("label", entry.name), track, part("percent", percent(entry.p)), change);
   button.append(part("spoken", ` ${spoken[entry.known]}`));
   button.addEventListener("click", () => {
-    const next = nextState[entry.known];
+    const next = nextState[state.known[entry.name]];
     if (next === undefined) delete state.known[entry.name];
     else state.known[entry.name] = next;
     refresh();
@@ -206,10 +220,17 @@ function tell(all) {
     (most.length ? `Moved most, in points: ${most.join(", ")}.` : "Nothing else moves.");
 }
 
-for (const id of ["order", "search"]) $(id).addEventListener("input", () => state.answer && show());
+function sortAgain() {
+  state.order = null;
+  if (state.answer) show();
+}
+$("order").addEventListener("input", sortAgain);
+$("sort").addEventListener("click", sortAgain);
+$("search").addEventListener("input", () => state.answer && show());
 $("feature-search").addEventListener("input", showFeatures);
 $("clear").addEventListener("click", () => {
-  state.known = {};
+  state.known = blank();
+  state.order = null;
   refresh();
 });
 
@@ -278,10 +299,25 @@ function recall() {
   };
   const row = read("row");
   const known = read("known");
-  for (const feature of state.about.features) if (feature.name in row) state.row[feature.name] = row[feature.name];
+  for (const { name, levels } of state.about.features) {
+    const value = Object.hasOwn(row, name) ? row[name] : undefined;
+    if (value === null || (levels ? typeof value === "string" : Number.isFinite(value))) state.row[name] = value;
+  }
   const names = new Set(state.about.labels.map((label) => label.name));
-  state.known = Object.fromEntries(Object.entries(known).filter(([name, v]) => names.has(name) && (v === 0 || v === 1)));
+  state.known = blank();
+  for (const [name, v] of Object.entries(known)) if (names.has(name) && (v === 0 || v === 1)) state.known[name] = v;
 }
+
+addEventListener("hashchange", () => { // a link was pasted into the open page
+  if (!state.about || !/[#&](row|known)=/.test(location.hash)) return;
+  recall();
+  $("example").value = "";
+  take(state.row);
+});
+$("skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address holds the state
+  $("labels").focus();
+});
 
 $("share").addEventListener("click", async () => {
   try {
@@ -293,6 +329,7 @@ $("share").addEventListener("click", async () => {
 });
 
 $("download").addEventListener("click", () => {
+  if (!state.answer) return;
   const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
   const lines = entries().map((e) => [quoted(e.name), e.was, e.p, e.known ?? ""].join(","));
   const text = ["label,from_features,given_known,known", ...lines].join("\n") + "\n";
@@ -316,7 +353,7 @@ async function begin() {
   document.title = `${state.about.name}: label explorer`;
   state.examples = state.about.examples;
   for (const feature of state.about.features) state.row[feature.name] = feature.usual;
-  if (state.examples.length) state.row = { ...state.examples[0] };
+  if (state.examples.length) state.row = blank(state.examples[0]);
   recall();
   showExamples();
   if (state.examples.length && !location.hash.includes("row=")) $("example").value = "0";
