@@ -1,0 +1,50 @@
+"""The label explorer and the page of questions: files, read once and sent as they are."""
+
+from importlib.resources import files
+from pathlib import Path
+
+from fastapi import FastAPI
+from fastapi.responses import Response
+from plotly.offline import get_plotlyjs
+from starlette.exceptions import HTTPException
+
+_KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".png": "image/png",
+}
+_OWN = ("explorer.css", "explorer.js", "questions.js")
+_SWAGGER = ("swagger-ui-bundle.js", "swagger-ui.css", "favicon.png")
+
+
+def add_pages(app: FastAPI) -> None:
+    """Add ``/``, ``/docs`` and the files that they load; all of them come from here."""
+    own = files("mpvae.serve") / "assets"
+    swagger = files("fastapi_offline") / "static"
+    explorer_page = (own / "explorer.html").read_bytes()
+    questions_page = (own / "questions.html").read_bytes()
+    assets = {name: (own / name).read_bytes() for name in _OWN}
+    assets |= {name: (swagger / name).read_bytes() for name in _SWAGGER}
+    assets["plotly.js"] = get_plotlyjs().encode()
+
+    @app.get("/", include_in_schema=False)
+    async def explorer() -> Response:
+        return Response(explorer_page, headers=_headers("explorer.html"))
+
+    @app.get("/docs", include_in_schema=False)
+    async def questions() -> Response:
+        return Response(questions_page, headers=_headers("questions.html"))
+
+    @app.get("/assets/{file}", include_in_schema=False)
+    async def asset(file: str) -> Response:
+        if file not in assets:
+            raise HTTPException(404)
+        return Response(assets[file], headers=_headers(file))
+
+
+def _headers(file: str) -> dict[str, str]:
+    """Content type, and how long a browser may keep the file: ours change with a release."""
+    ours = file in _OWN or file.endswith(".html")
+    kept = "no-cache" if ours else "max-age=86400"
+    return {"Content-Type": _KINDS[Path(file).suffix], "Cache-Control": kept}
