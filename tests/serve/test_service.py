@@ -9,31 +9,12 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
 pytest.importorskip("httpx2", reason="httpx2 is not installed")
 
-from fastapi.testclient import TestClient
-
 from mpvae import MPVAEClassifier
 from mpvae.data import simulate_probit
-from mpvae.serve import make_app
 from mpvae.serve.answering import MAX_ROWS, Answers
 from mpvae.serve.guards import MAX_BYTES
 
 SMALL = {"hidden": (16,), "latent_dim": 3, "n_draws": 8, "n_members": 2, "max_epochs": 4}
-
-
-@pytest.fixture(scope="module")
-def sites():
-    data = simulate_probit(240, n_features=3, n_labels=4, n_factors=2, seed=0)
-    X = pd.DataFrame(data.X, columns=["rain", "warmth", "height"])
-    X["soil"] = np.where(data.X[:, 0] > 0, "sand", "clay")
-    Y = pd.DataFrame(data.Y.astype(int), columns=["alder", "birch", "fern", "oak"])
-    model = MPVAEClassifier(base=None, random_state=0, **SMALL).fit(X, Y)
-    return model, X, Y
-
-
-@pytest.fixture(scope="module")
-def client(sites):
-    model, X, _ = sites
-    return TestClient(make_app(model, name="sites", examples=X[:3]))
 
 
 def rows(X):

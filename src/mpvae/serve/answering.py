@@ -1,7 +1,11 @@
 """What a service answers: rows and known labels by name in, numbers out. No HTTP here."""
 
+import contextlib
+import csv
 import difflib
+import io
 import math
+import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -23,6 +27,8 @@ Row: TypeAlias = Mapping[str, Any]
 Known: TypeAlias = Mapping[str, Any]
 MAX_ROWS = 1000
 """Rows of one question."""
+MAX_OTHERS = 1000
+"""Columns of a file that are no features."""
 MAX_MAPPED = 3000
 """Labels above which there is no map of them."""
 
@@ -102,6 +108,7 @@ class Answers:
     def rows_of_csv(self, text: bytes) -> list[dict[str, Any]]:
         """Rows of a CSV file that has the model's features among its columns."""
         names = [feature["name"] for feature in self.features]
+        _check_size(text, len(names))
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "upload.csv"
             file.write_bytes(text)
@@ -186,11 +193,31 @@ def features_of(model: MPVAEClassifier) -> list[dict[str, Any]]:
     return found
 
 
+def _check_size(text: bytes, n_features: int) -> None:
+    """Refuse a CSV file that would take long to read; the rest is left to who reads it."""
+    n_lines = text.count(b"\n") + text.count(b"\r")  # a row may have several
+    if n_lines > 20 * MAX_ROWS:
+        raise DataError(f"the file has {n_lines:,} lines; give at most {MAX_ROWS} rows")
+    head = text.decode("utf-8", "replace")
+    for separator in ",;":
+        with contextlib.suppress(csv.Error):
+            cells = next(csv.reader(io.StringIO(head, newline=""), delimiter=separator), [])
+            if len(cells) > n_features + MAX_OTHERS:
+                raise DataError(
+                    f"the file has {len(cells):,} columns; give those of the model, and at "
+                    f"most {MAX_OTHERS} others"
+                )
+
+
 def _checked(value: Any, feature: Mapping[str, Any], row: int) -> Any:
     """A cell: a finite number, or a text where the feature is a category."""
     if value is None:
         return np.nan if "levels" not in feature else None
     if "levels" in feature and isinstance(value, str | bool | int | float):
+        if re.search("[\ud800-\udfff]", str(value)):
+            raise DataError(
+                f"row {row + 1}: {feature['name']!r} holds half of a character; give Unicode"
+            )
         return str(value)
     number = _number(value)
     if number is None:

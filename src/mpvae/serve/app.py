@@ -1,8 +1,7 @@
 """HTTP around the answers: FastAPI, its OpenAPI page, and the label explorer."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Collection
 from typing import Annotated, Any, TextIO, TypeAlias
 
 import pandas as pd
@@ -29,6 +28,7 @@ from mpvae.serve.wire import (
     Probabilities,
     Problem,
     Ready,
+    label_schema,
     problem,
     question_schema,
     read_question,
@@ -76,11 +76,6 @@ def make_app(
     worker = Worker(answers.warm_up, places=places, max_wait=max_wait)
     watch = Watch(worker, log)
 
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        yield
-        worker.close()
-
     app = FastAPI(
         title=f"mpvae: {name}",
         version=__version__,
@@ -88,7 +83,6 @@ def make_app(
         docs_url=None,  # a page of our own loads nothing from elsewhere
         redoc_url=None,
         redirect_slashes=False,
-        lifespan=lifespan,
     )
     app.state.worker = worker
     add_pages(app)
@@ -221,11 +215,13 @@ def _add_questions(
 
         return await ask(request, "text/csv", work)
 
+    one_of: Any = label_schema(named)
+
     @app.get("/associations", **answered(list[Pair], 422))
     async def associations(
         request: Request,
         top: Annotated[int, Query(ge=1, le=1000)] = 100,
-        label: Annotated[str | None, Query(max_length=500)] = None,
+        label: Annotated[str | None, Query(max_length=500, json_schema_extra=one_of)] = None,
     ) -> Response:
         """The strongest residual correlations, of all labels or of one."""
 

@@ -13,6 +13,8 @@ from mpvae.serve.wire import problem
 
 MAX_BYTES = 10 * 2**20
 """Of one request."""
+MAX_HEAD = 16 * 2**10
+"""Bytes of an address and its headers; h11 bounds only what comes in pieces."""
 MAX_HELD = 128 * 2**20
 """Bytes of questions and answers in memory, of all requests."""
 READ_SECONDS = 20.0
@@ -112,7 +114,7 @@ class Guard:
         answer = _Answer(send, visit, self)
         with self.watch.watching(visit):
             try:
-                self._check(visit, headers)
+                self._check(visit, headers, _head_bytes(scope))
                 body = b""
                 if visit.method == "POST":
                     body = await self._read(visit, headers, receive)
@@ -140,8 +142,11 @@ class Guard:
             finally:
                 self.held -= visit.held
 
-    def _check(self, visit: Visit, headers: dict[bytes, bytes]) -> None:
+    def _check(self, visit: Visit, headers: dict[bytes, bytes], n_head: int) -> None:
         """Refuse what can be refused before the body is read."""
+        if n_head > MAX_HEAD:
+            text = f"address and headers have {n_head:,} bytes; send at most {MAX_HEAD:,}"
+            raise Refused(431, text, "head")
         if self.hosts is not None:
             host = headers.get(b"host", b"").decode("latin-1").rpartition(":")
             name = host[0] if host[0] and host[2].isdigit() else "".join(host)
@@ -233,6 +238,11 @@ class _Answer:
         start = {"status": status, "headers": [*about, *(headers or [])]}
         await self({"type": "http.response.start", **start})
         await self({"type": "http.response.body", "body": body})
+
+
+def _head_bytes(scope: Scope) -> int:
+    n_address = len(scope.get("raw_path") or b"") + len(scope["query_string"])
+    return n_address + sum(len(name) + len(value) for name, value in scope["headers"])
 
 
 def _visit(scope: Scope, headers: dict[bytes, bytes], places: Collection[str]) -> Visit:

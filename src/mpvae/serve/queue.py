@@ -50,7 +50,7 @@ class _Job:
 
 
 class Worker:
-    """The thread and its queue.
+    """The thread and its queue; they last as long as the process.
 
     Parameters
     ----------
@@ -71,11 +71,11 @@ class Worker:
         self.places = places
         self.max_wait = max_wait
         self.warm = threading.Event()
-        self.stopping = False
+        self.stopping = False  # once true, what is queued is still answered
         self.failure: BaseException | None = None
         self._warm_up = warm_up
         self._warm_since = math.inf
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_Job] = SimpleQueue()
         self._lock = threading.Lock()
         self._n_waiting = 0
         self._ahead = 0.0  # seconds of work that waits, as far as one can tell
@@ -126,11 +126,6 @@ class Worker:
         self._jobs.put(job)
         return job.future
 
-    def close(self) -> None:
-        """End the thread after what is queued."""
-        self.stopping = True
-        self._jobs.put(None)
-
     def _run(self) -> None:
         try:
             self._warm_up()
@@ -138,7 +133,8 @@ class Worker:
             self.failure = error
         self._warm_since = time.perf_counter()
         self.warm.set()
-        while (job := self._jobs.get()) is not None:
+        while True:
+            job = self._jobs.get()
             begin = time.perf_counter()
             with self._lock:
                 self._n_waiting -= 1

@@ -1,12 +1,13 @@
 """A service on a port, from the first connection to a stop that leaves no question open."""
 
+import contextlib
 import ipaddress
 import os
 import re
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -22,6 +23,7 @@ MIN_TOKEN = 16
 """Characters of a token: fewer can be guessed."""
 STOP_SECONDS = 20
 """For what was accepted to be answered, once the service is told to stop."""
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
@@ -73,18 +75,8 @@ def bind(host: str, port: int) -> socket.socket:
     return listening
 
 
-def run(app: FastAPI, listening: socket.socket, *, on_ready: Callable[[], None]) -> None:
-    """Answer until SIGTERM or SIGINT, then what was accepted, and return.
-
-    Parameters
-    ----------
-    app : FastAPI
-        From `make_app`.
-    listening : socket
-        From `bind`.
-    on_ready : callable
-        Called once questions are answered without delay, in a thread of its own.
-    """
+def make_server(app: FastAPI) -> uvicorn.Server:
+    """Uvicorn for an app of `make_app`, with limits for connections and for a stop."""
     config = uvicorn.Config(
         app,
         http=Connection,
@@ -97,17 +89,28 @@ def run(app: FastAPI, listening: socket.socket, *, on_ready: Callable[[], None])
         timeout_keep_alive=5,
         timeout_graceful_shutdown=STOP_SECONDS,
     )
-    server = _Server(config, app.state.worker)
+    return _Server(config, app.state.worker)
+
+
+def run(app: FastAPI, listening: socket.socket, *, on_ready: Callable[[], None]) -> None:
+    """Answer until SIGTERM or SIGINT, then what was accepted, and return.
+
+    Parameters
+    ----------
+    app : FastAPI
+        From `make_app`.
+    listening : socket
+        From `bind`.
+    on_ready : callable
+        Called once questions are answered without delay, in a thread of its own.
+    """
 
     def tell() -> None:
         app.state.worker.warm.wait()
         on_ready()
 
     threading.Thread(target=tell, daemon=True).start()
-    # uvicorn raises the signal again once it has stopped: to stop as asked is a success
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
-    server.run(sockets=[listening])
+    make_server(app).run(sockets=[listening])
 
 
 class _Server(uvicorn.Server):
@@ -116,6 +119,19 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, worker: Worker) -> None:
         super().__init__(config)
         self._worker = worker
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """As uvicorn does, but a signal is not raised again: to stop as asked is a success."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {s: signal.signal(s, self.handle_exit) for s in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Take no new question, finish those that were accepted."""

@@ -1,5 +1,6 @@
 """Questions and answers as JSON has them: what is read, what is written, and their schemas."""
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Mapping
@@ -14,6 +15,8 @@ from mpvae.serve.answering import MAX_ROWS, Answers
 
 MAX_NAMED = 200
 """Features or labels above which the page of questions does not name them."""
+MAX_OBJECTS = 2 * MAX_ROWS + 2
+"""Objects in a question: rows, their labels, itself, and one too many to be told of."""
 _METRICS = get_args(Metric)
 
 
@@ -62,9 +65,20 @@ def read_question(text: bytes, labels: str | None = None) -> Question:
 
 def read_json(text: bytes) -> Any:
     """A JSON text, read strictly: no name given twice, no NaN, no nesting without end."""
+    n_objects = itertools.count(1)
+
+    def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if next(n_objects) > MAX_OBJECTS:  # before millions of them fill the memory
+            raise DataError(f"the question has too many rows; give at most {MAX_ROWS}")
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
+            raise DataError(f"{twice[:80]!r} is given twice in one object; give it once")
+        return found
+
     try:
         return json.loads(
-            text.decode(), object_pairs_hook=_each_once, parse_constant=_no_constant
+            text.decode(), object_pairs_hook=each_once, parse_constant=_no_constant
         )
     except UnicodeDecodeError:
         raise DataError("the question is not UTF-8 text; encode it so") from None
@@ -88,14 +102,6 @@ def write_json(value: Any) -> bytes:
 def problem(text: str) -> bytes:
     """JSON of an error, in one line. Any text can be written, even one that is no Unicode."""
     return write_json({"error": " ".join(text.split())})
-
-
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
-        raise DataError(f"{twice[:80]!r} is given twice in one object; give it once")
-    return found
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -150,6 +156,13 @@ def question_schema(answers: Answers | None, labels: str | None = None) -> dict[
         )
     needed = ["rows"] if labels is None else ["rows", labels]
     return _named(parts) | {"required": needed}
+
+
+def label_schema(answers: Answers | None) -> dict[str, Any]:
+    """JSON schema of the name of a label, likewise."""
+    if answers is None or len(answers.labels) > MAX_NAMED:
+        return {}
+    return {"enum": answers.labels}
 
 
 def _named(properties: dict[str, Any], *, required: bool = False) -> dict[str, Any]:
