@@ -4,10 +4,10 @@
 
 A model with the default base learns from a small simulated table; `mpvae serve` answers for it
 in a process of its own, on this machine alone. A few clients that wait for each answer find out
-how many questions per second it can take; then ten times that many come, whether or not there
-is an answer. Every answer is compared with the library's own. Last, the service is told to stop
-while all this goes on. Results go to benchmarks/results/load.json; exit code 1 if a bar is
-missed.
+how many questions per second it can take; then more than ten times that many come, whether or
+not there is an answer. Every answer is compared with the library's own. Last, the service is
+told to stop while all this goes on. Results go to benchmarks/results/load.json; exit code 1 if
+a bar is missed.
 """
 
 import argparse
@@ -36,6 +36,7 @@ RESULTS = Path(__file__).parent / "results" / "load.json"
 N_ROWS, N_FEATURES, N_LABELS = 400, 8, 20
 CLIENTS = 4  # that wait for their answers
 TIMES = 10
+OFFERED = 1.3 * TIMES  # the capacity is measured with some error
 PATIENCE = 10.0  # seconds after which a client calls an answer lost
 CLOSE = 1e-9
 
@@ -236,7 +237,7 @@ def measure(folder: Path, questions: list, seconds: float) -> dict:
         memory = [service.memory()]
         begin = time.perf_counter()
         _, answers = apart(
-            impatient_clients, service.port, questions, TIMES * capacity, seconds
+            impatient_clients, service.port, questions, OFFERED * capacity, seconds
         )
         for moment in (0.5, 1.0):
             time.sleep(max(0.0, begin + moment * seconds - time.perf_counter()))
@@ -252,7 +253,7 @@ def measure(folder: Path, questions: list, seconds: float) -> dict:
             "goodput": loaded["200"] / loaded["seconds"] / capacity,
             "memory": memory,
             "recovery": recovery,
-            "stopped": stopped(service, questions, TIMES * capacity),
+            "stopped": stopped(service, questions, OFFERED * capacity),
         }
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -295,10 +296,10 @@ def stopped(service: Service, questions: list, rate: float) -> dict:
 
 def bars(found: dict) -> list[dict]:
     loaded, stop, memory = found["loaded"], found["stopped"], found["memory"]
-    asked = loaded["rate"] / found["capacity"]
+    asked = loaded["rate"] / (found["capacity"] * max(1.0, found["goodput"]))
     wrong, lost = (loaded[x] + found["alone"][x] for x in ("wrong", "lost"))
     return [
-        bar("asked, times the capacity", asked, f"{asked:.1f}", asked >= 0.9 * TIMES),
+        bar("asked, times the capacity", asked, f"{asked:.1f} > {TIMES}", asked > TIMES),
         bar("wrong answers", wrong, f"{wrong}", wrong == 0),
         bar("lost answers", lost, f"{lost}", lost == 0),
         bar(

@@ -140,7 +140,7 @@ def serve(
         name=model_folder.resolve().name,
         examples=examples,
         token=token,
-        hosts=LOCAL_NAMES if token is None and is_local(host) else None,
+        hosts=(*LOCAL_NAMES, host) if token is None and is_local(host) else None,
         log=sys.stderr if log else None,
     )
     if token is None and not is_local(host):

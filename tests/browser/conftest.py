@@ -104,7 +104,7 @@ def service(sites, running):
     from mpvae.serve import make_app
 
     model, X, _ = sites
-    with running(make_app(model, name="sites", examples=X[:5])) as address:
+    with running(make_app(model, name="sites", examples=X[:5], max_wait=60)) as address:
         yield address
 
 

@@ -175,7 +175,8 @@ def test_the_page_asks_for_the_token_and_keeps_it_for_the_session(
 
     page.expected = ["401"]  # the browser notes what was refused
     model, X, _ = sites
-    with running(make_app(model, examples=X[:2], token="correct-horse-battery")) as address:
+    app = make_app(model, examples=X[:2], token="correct-horse-battery", max_wait=60)
+    with running(app) as address:
         page.goto(address)
         page.wait_for_selector("#token-form:visible")
         assert page.evaluate("document.activeElement.id") == "token"
@@ -198,7 +199,8 @@ def test_the_page_asks_for_the_token_and_keeps_it_for_the_session(
 def test_questions_can_be_tried_with_the_token(page, sites, running):
     from mpvae.serve import make_app
 
-    with running(make_app(sites[0], token="correct-horse-battery")) as address:
+    app = make_app(sites[0], token="correct-horse-battery", max_wait=60)
+    with running(app) as address:
         page.goto(f"{address}/docs")
         page.click("button.authorize")
         page.fill(".auth-container input", "correct-horse-battery")

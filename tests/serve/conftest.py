@@ -27,7 +27,8 @@ def client(sites):
     from mpvae.serve import make_app
 
     model, X, _ = sites
-    app = make_app(model, name="sites", examples=X[:3])
+    # a busy machine may be late; that is no fault here
+    app = make_app(model, name="sites", examples=X[:3], max_wait=60)
     app.state.worker.warm.wait()
     with testclient.TestClient(app) as asking:
         yield asking

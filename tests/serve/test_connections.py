@@ -22,7 +22,7 @@ ASK = ["POST /predict HTTP/1.1", "Host: localhost", "Content-Type: application/j
 
 @pytest.fixture(scope="module")
 def app(sites):
-    return make_app(sites[0])
+    return make_app(sites[0], max_wait=60)
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +174,7 @@ def test_no_upgrade_to_another_protocol(port):
 
 
 def test_a_full_queue_refuses_questions_and_nothing_else(sites):
-    app = make_app(sites[0], places=2)
+    app = make_app(sites[0], places=2, max_wait=60)
     let_go, begun = threading.Event(), threading.Event()
     with served(app) as port:
         worker = app.state.worker

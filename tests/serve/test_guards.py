@@ -26,7 +26,7 @@ def guarded(sites):
     """A service that needs a token, and its log."""
     model, X, _ = sites
     log = io.StringIO()
-    app = make_app(model, name="sites", examples=X[:3], token=TOKEN, log=log)
+    app = make_app(model, name="sites", examples=X[:3], token=TOKEN, log=log, max_wait=60)
     app.state.worker.warm.wait()
     with TestClient(app) as client:
         yield client, log
@@ -272,7 +272,7 @@ def test_a_page_from_elsewhere_that_points_here_is_not_answered(sites):
 
 def test_a_failure_tells_its_id_and_nothing_else(sites, capsys):
     model = copy.copy(sites[0])
-    app = make_app(model)
+    app = make_app(model, max_wait=60)
     app.state.worker.warm.wait()
     model.networks_ = None  # as no file or setting could leave it
     client, secret = TestClient(app), "what a row holds"

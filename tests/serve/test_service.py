@@ -9,8 +9,11 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra serve is not installed")
 pytest.importorskip("httpx2", reason="httpx2 is not installed")
 
+from fastapi.testclient import TestClient
+
 from mpvae import MPVAEClassifier
 from mpvae.data import simulate_probit
+from mpvae.serve import make_app
 from mpvae.serve.answering import MAX_ROWS, Answers
 from mpvae.serve.guards import MAX_BYTES
 
@@ -156,6 +159,21 @@ def test_pages_load_nothing_from_elsewhere(client):
     for asset in ("explorer.css", "explorer.js", "plotly.js", "swagger-ui-bundle.js"):
         assert client.get(f"/assets/{asset}").status_code == 200
     assert client.get("/assets/../app.py").status_code == 404
+
+
+def test_a_model_of_one_label_is_served_too():
+    data = simulate_probit(100, n_features=2, n_labels=1, n_factors=1, seed=0)
+    model = MPVAEClassifier(base=None, random_state=0, **SMALL).fit(data.X, data.Y[:, 0])
+    app = make_app(model, max_wait=60)
+    app.state.worker.warm.wait()
+    client = TestClient(app)
+    assert client.get("/ready").status_code == 200
+    row = {"0": float(data.X[0, 0]), "1": float(data.X[0, 1])}
+    found = client.post("/predict", json={"rows": [row]}).json()["probabilities"]
+    np.testing.assert_allclose(found, model.predict_proba(data.X[:1])[:, 1:], atol=1e-12)
+    refused = client.post("/conditional", json={"rows": [row], "known": [{"label_0": 1}]})
+    assert refused.status_code == 422
+    assert "need a table of labels" in refused.json()["error"]
 
 
 def test_a_model_of_nameless_columns_takes_their_numbers():

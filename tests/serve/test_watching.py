@@ -19,7 +19,7 @@ ROW = {"rain": 0.1, "warmth": 1, "height": None, "soil": "sand"}
 @pytest.fixture
 def client(sites):
     """Asks a service that has counted nothing yet."""
-    app = make_app(sites[0])
+    app = make_app(sites[0], max_wait=60)
     app.state.worker.warm.wait()
     return TestClient(app)
 

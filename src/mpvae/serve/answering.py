@@ -50,7 +50,9 @@ class Answers:
         """Do once what takes longer the first time."""
         features = {feature["name"]: feature["usual"] for feature in self.features}
         rows = self.about["examples"][:1] or [features]
-        self.conditional(rows, [{self.labels[0]: 1}])
+        self.predict(rows, None)
+        if self.model.multilabel_:
+            self.conditional(rows, [{self.labels[0]: 1}])
 
     @cached_property
     def about(self) -> dict[str, Any]:

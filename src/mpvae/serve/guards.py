@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any, TypeAlias
 
 from mpvae.serve.queue import Busy, Worker
-from mpvae.serve.watching import Visit, Watch
+from mpvae.serve.watching import Visit, Watch, log_failure
 from mpvae.serve.wire import problem
 
 MAX_BYTES = 10 * 2**20
@@ -134,7 +134,7 @@ class Guard:
                 if answer.begun:
                     raise  # so that the connection is closed
             except Exception as error:
-                self.watch.failed(visit, error)
+                log_failure(visit.id, error)
                 if answer.begun:
                     raise
                 text = f"something went wrong here, id {visit.id}; the service's log has more"

@@ -140,27 +140,31 @@ class Worker:
                 self._n_waiting -= 1
                 # exactly nothing waits: no rest of a sum of floats stays behind
                 self._ahead = self._ahead - job.usual if self._n_waiting else 0.0
-                self._ends = begin + job.usual
             self._answer(job, begin)
-            with self._lock:
-                self._ends = 0.0
             del job  # or it would hold its question until the next one comes
 
     def _answer(self, job: _Job, begin: float) -> None:
         if not job.future.set_running_or_notify_cancel():
             return  # who asked has gone
-        waited = begin - max(job.asked, self._warm_since)
+        waited = max(0.0, begin - max(job.asked, self._warm_since))
         if waited > self.max_wait:
             text = f"the question waited {waited:.1f} s; ask again in 1 s"
             job.future.set_exception(Busy(text, reason="waited", waited=waited))
             return
+        self._ends = begin + job.usual
         try:
             value = job.work()
         except BaseException as error:  # noqa: BLE001 - it belongs to who asked
+            self._learn(job.kind, begin)
             job.future.set_exception(error)
-            return
+        else:
+            job.future.set_result(Done(value, waited, self._learn(job.kind, begin)))
+
+    def _learn(self, kind: Hashable, begin: float) -> float:
+        """Seconds that work took. Before it is answered: who has the answer may ask again."""
         worked = time.perf_counter() - begin
         with self._lock:
-            old = self._usual.get(job.kind, worked)
-            self._usual[job.kind] = old + 0.2 * (worked - old)
-        job.future.set_result(Done(value, max(0.0, waited), worked))
+            old = self._usual.get(kind, worked)
+            self._usual[kind] = old + 0.2 * (worked - old)
+            self._ends = 0.0
+        return worked

@@ -17,6 +17,7 @@ from fastapi import FastAPI
 from mpvae.errors import ConfigError
 from mpvae.serve.connections import Connection
 from mpvae.serve.queue import Worker
+from mpvae.serve.watching import log_failure
 
 TOKEN_VARIABLE = "MPVAE_TOKEN"
 MIN_TOKEN = 16
@@ -107,6 +108,8 @@ def run(app: FastAPI, listening: socket.socket, *, on_ready: Callable[[], None])
 
     def tell() -> None:
         app.state.worker.warm.wait()
+        if app.state.worker.failure is not None:
+            log_failure("warm-up", app.state.worker.failure)
         on_ready()
 
     threading.Thread(target=tell, daemon=True).start()

@@ -4,8 +4,8 @@ import json
 import sys
 import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TextIO
@@ -106,20 +106,6 @@ class Watch:
                 self._write(self._log, visit, seconds)
 
     @staticmethod
-    def failed(visit: Visit, error: BaseException) -> None:
-        """Say on stderr where the program failed, under the id that the answer names.
-
-        Without the error's own text, since that may hold what was in the rows.
-        """
-        line = {
-            "time": _now(),
-            "id": visit.id,
-            "failed": type(error).__name__,
-            "traceback": traceback.format_tb(error.__traceback__),
-        }
-        print(json.dumps(line), file=sys.stderr, flush=True)
-
-    @staticmethod
     def _write(log: TextIO, visit: Visit, seconds: float) -> None:
         line = {
             "time": _now(),
@@ -134,6 +120,25 @@ class Watch:
         }
         if visit.refused is not None:
             line["refused"] = visit.refused
+        _print(line, log)
+
+
+def log_failure(name: str, error: BaseException) -> None:
+    """Say on stderr where the program failed, under the id that the answer names.
+
+    Without the error's own text, since that may hold what was in the rows.
+    """
+    line = {
+        "time": _now(),
+        "id": name,
+        "failed": type(error).__name__,
+        "traceback": traceback.format_tb(error.__traceback__),
+    }
+    _print(line, sys.stderr)
+
+
+def _print(line: Mapping[str, object], log: TextIO) -> None:
+    with suppress(OSError):  # who read the log has gone: the answers matter more
         print(json.dumps(line), file=log, flush=True)
 
 

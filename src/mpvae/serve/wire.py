@@ -218,6 +218,7 @@ class Label(BaseModel):
     name: str
     x: float | None = None
     y: float | None = None
+    group: int | None = None
 
 
 class About(BaseModel):
