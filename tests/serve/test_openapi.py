@@ -26,7 +26,7 @@ QUICK = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-LONG = settings(QUICK, max_examples=1000)
+LONG = settings(QUICK, max_examples=300)
 
 
 @pytest.fixture(scope="module")

@@ -83,6 +83,7 @@ def make_app(
         docs_url=None,  # a page of our own loads nothing from elsewhere
         redoc_url=None,
         redirect_slashes=False,
+        responses=_errors(*([] if hosts is None else [421]), 431, 500),
     )
     app.state.worker = worker
     add_pages(app)
@@ -104,7 +105,7 @@ def make_app(
 def _add_state(app: FastAPI, name: str, answers: Answers, worker: Worker) -> None:
     """What tells whether the service is there; no token, no queue."""
 
-    @app.get("/health", responses=_errors(500))
+    @app.get("/health")
     async def health() -> Health:
         """Whether the service is there, and what it serves."""
         return Health(
@@ -115,7 +116,7 @@ def _add_state(app: FastAPI, name: str, answers: Answers, worker: Worker) -> Non
             labels=len(answers.labels),
         )
 
-    @app.get("/ready", responses=_errors(500, 503) | {200: {"model": Ready}})
+    @app.get("/ready", responses=_errors(503) | {200: {"model": Ready}})
     async def ready() -> Response:
         """Whether questions are answered: not before a first prediction, nor at the end."""
         if worker.ready:
@@ -141,7 +142,7 @@ def _add_questions(
     def answered(model: Any, *more: int) -> dict[str, Any]:
         return {
             "dependencies": needs,
-            "responses": {200: {"model": model}} | _errors(*codes, *more, 500, 503),
+            "responses": {200: {"model": model}} | _errors(*codes, *more, 503),
         }
 
     def asked(labels: str | None = None) -> dict[str, Any]:
@@ -233,7 +234,7 @@ def _add_questions(
     @app.get(
         "/metrics",
         dependencies=needs,
-        responses=_errors(*codes, 500)
+        responses=_errors(*codes)
         | {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
         response_class=Response,
     )
@@ -274,7 +275,9 @@ def _errors(*codes: int) -> Responses:
         408: "The question took too long to arrive.",
         413: "The question is too long.",
         415: "The content type is another one.",
+        421: "The header Host names another machine.",
         422: "Something is wrong with the question.",
+        431: "Address and headers are too long.",
         500: "Something went wrong in the service; its log has more.",
         503: "Too many ask, or the service begins or ends; ask again later.",
     }

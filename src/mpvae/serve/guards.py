@@ -167,7 +167,7 @@ class Guard:
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length[:20]) > MAX_BYTES:
             raise _too_long()
-        parts = []
+        body = bytearray()  # not a list of parts: each may have one byte
         try:
             async with asyncio.timeout(READ_SECONDS):
                 more = True
@@ -175,9 +175,10 @@ class Guard:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise _Gone
-                    parts.append(message.get("body", b""))
-                    self.hold(visit, len(parts[-1]))
-                    if visit.held > MAX_BYTES:
+                    part = message.get("body", b"")
+                    body += part
+                    self.hold(visit, len(part))
+                    if len(body) > MAX_BYTES:
                         raise _too_long()
                     if self.held > MAX_HELD:
                         text = "too much is being sent at this moment; ask again in 1 s"
@@ -186,7 +187,7 @@ class Guard:
         except TimeoutError:
             text = f"the request took more than {READ_SECONDS:.0f} s to arrive; send it faster"
             raise Refused(408, text, "slow", [(b"connection", b"close")]) from None
-        return b"".join(parts)
+        return bytes(body)
 
     def hold(self, visit: Visit, n_bytes: int) -> None:
         """Count bytes that stay in memory until the request ends."""
