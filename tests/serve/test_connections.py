@@ -50,6 +50,15 @@ def test_one_connection_serves_many_questions_in_turn(port):
         assert wire.read()[0] == 200
 
 
+def test_an_answer_does_not_wait_for_more_to_send(port, app):
+    with Wire(port) as wire:
+        wire.send("GET /health HTTP/1.1", "Host: localhost")
+        assert wire.read()[0] == 200
+        (connection,) = app.state.connections
+        sending = connection.transport.get_extra_info("socket")
+        assert sending.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+
+
 def test_a_body_that_dribbles_is_cut_off(port, monkeypatch):
     monkeypatch.setattr(guards, "READ_SECONDS", 0.3)
     with Wire(port) as wire:
