@@ -159,8 +159,10 @@ class Guard:
                 what = [(b"www-authenticate", b'Bearer realm="mpvae"')]
                 text = 'this needs a token; send it as "Authorization: Bearer TOKEN"'
                 raise Refused(401, text, "token", what)
-        if visit.method == "POST" and visit.place != "other":
-            self.worker.check_room()  # again when the body is here; this spares reading it
+        if visit.method == "POST" and visit.place != "other" and not self.worker.stopping:
+            # Again when the body is here; this spares reading it. Not at the end, when the
+            # connection is closed: with a body unread, the answer could be lost with it.
+            self.worker.check_room()
 
     async def _read(self, visit: Visit, headers: dict[bytes, bytes], receive: Receive) -> bytes:
         """The body of a request, of limited size, within a limited time."""

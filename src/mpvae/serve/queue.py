@@ -15,8 +15,8 @@ from typing import Any
 
 PLACES = 64
 """Questions that may wait."""
-MAX_WAIT = 0.5
-"""Seconds a question may wait."""
+MAX_WAIT = 0.3
+"""Seconds a question may be expected to wait; what waited twice as long is not computed."""
 
 
 class Busy(Exception):
@@ -58,7 +58,8 @@ class Worker:
         Done first, in that thread: a first prediction takes longer than later ones. Questions
         asked meanwhile wait for it.
     places, max_wait
-        Questions that may wait, and for how many seconds.
+        Questions that may wait, and for how many seconds one may be expected to. What waited
+        twice as long all the same is not computed.
     """
 
     def __init__(
@@ -147,7 +148,7 @@ class Worker:
         if not job.future.set_running_or_notify_cancel():
             return  # who asked has gone
         waited = max(0.0, begin - max(job.asked, self._warm_since))
-        if waited > self.max_wait:
+        if waited > 2 * self.max_wait:
             text = f"the question waited {waited:.1f} s; ask again in 1 s"
             job.future.set_exception(Busy(text, reason="waited", waited=waited))
             return
