@@ -15,7 +15,7 @@ from typing import Any
 
 PLACES = 64
 """Questions that may wait."""
-MAX_WAIT = 0.3
+MAX_WAIT = 0.25
 """Seconds a question may be expected to wait; what waited twice as long is not computed."""
 
 

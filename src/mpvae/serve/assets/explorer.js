@@ -20,9 +20,9 @@ async function ask(path, options = {}) {
   return found;
 }
 
-let given = null; // resolved by the form
+let tokenGiven = null; // resolved by the form
 function tokenFor(refused) {
-  given ??= new Promise((resolve) => {
+  tokenGiven ??= new Promise((resolve) => {
     $("token-told").textContent = refused ? "That is not the token of this service." : "";
     $("token-form").hidden = false;
     $("token").focus();
@@ -31,11 +31,11 @@ function tokenFor(refused) {
       sessionStorage.setItem("token", $("token").value.trim());
       $("token-form").hidden = true;
       $("token").value = "";
-      given = null;
+      tokenGiven = null;
       resolve();
     }, { once: true });
   });
-  return given;
+  return tokenGiven;
 }
 
 function problem(text) {
