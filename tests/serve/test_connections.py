@@ -13,7 +13,7 @@ pytest.importorskip("fastapi", reason="the extra serve is not installed")
 
 from wiring import Wire, served
 
-from mpvae.serve import connections, guards, make_app
+from mpvae.serve import connections, guards, make_app, running
 
 ROW = {"rain": 0.1, "warmth": 1, "height": None, "soil": "sand"}
 QUESTION = json.dumps({"rows": [ROW]}).encode()
@@ -180,6 +180,27 @@ def test_no_upgrade_to_another_protocol(port):
             *("Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: YQ=="),
         )
         assert wire.read()[0] == 200
+
+
+def test_a_stop_does_not_wait_without_end(sites, monkeypatch):
+    monkeypatch.setattr(running, "STOP_SECONDS", 1)
+    app = make_app(sites[0], max_wait=60)
+    let_go, begun = threading.Event(), threading.Event()
+    worker = app.state.worker
+    with contextlib.ExitStack() as stack:
+        with served(app) as port:
+            worker.ask("hold", lambda: (begun.set(), let_go.wait(20)))
+            begun.wait()
+            wire = stack.enter_context(Wire(port))
+            wire.send(*ASK, f"Content-Length: {len(QUESTION)}", body=QUESTION)
+            while not len(worker):
+                time.sleep(0.01)
+        status, headers, found = wire.read()
+        assert status == 503
+        assert headers["retry-after"] == "1"
+        assert "the service ends" in found["error"]
+        assert wire.is_cut()
+        let_go.set()
 
 
 def test_a_full_queue_refuses_questions_and_nothing_else(sites):

@@ -153,7 +153,7 @@ def _add_questions(
         visit: Visit = request.scope["mpvae.visit"]
         given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media is not None and given != media:
-            raise HTTPException(415, f"the content type is {given!r}; send {media}")
+            raise HTTPException(415, f"the content type is {given[:80]!r}; send {media}")
         body = await request.body()
         kind = (visit.place, len(body).bit_length())  # of like length: as much work
         done = await asyncio.wrap_future(worker.ask(kind, lambda: work(body)))
