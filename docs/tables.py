@@ -258,8 +258,34 @@ def look() -> list[str]:
     ]
 
 
+def load() -> list[str]:
+    found = json.loads((RESULTS / "load.json").read_text())
+    lines = [
+        "| | questions per second | answered | refused (503) | wrong or lost | p50 | p99 |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, run, rate in (
+        ("as many as it can answer", found["alone"], found["capacity"]),
+        ("more than ten times that", found["loaded"], found["loaded"]["rate"]),
+    ):
+        cells = [f"{rate:.0f}", f"{run['200']:,}", f"{run['503']:,}"]
+        cells.append(str(run["wrong"] + run["lost"] + run["other"]))
+        lines.append(row(name, [*cells, *(f"{1e3 * run[p]:.0f} ms" for p in ("p50", "p99"))]))
+    begin, middle, end = found["memory"]
+    stop = found["stopped"]
+    return [
+        *lines,
+        "",
+        f"Memory at the begin, in the middle and at the end: {begin:.0f}, {middle:.0f} and "
+        f"{end:.0f} MB. A question is answered as before {found['recovery']:.2f} s after the "
+        f"load ends. Told to stop under that load, it left {stop['left_open']} of "
+        f"{stop['accepted']} accepted requests without an answer.",
+    ]
+
+
 TABLES = {
     "look": look,
+    "load": load,
     "steps": steps,
     "variance": variance,
     "growth": growth,

@@ -73,7 +73,7 @@ def names_for(page):
 )
 def test_python_blocks_run(page, project):
     names = names_for(page)
-    if page.stem == "report":
+    if page.stem in ("report", "service"):
         run_commands(page)
     for block in blocks(page, "python"):
         if "spark" in block:  # tests/test_spark.py

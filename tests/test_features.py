@@ -76,7 +76,7 @@ def test_extreme_numbers_stay_finite(make):
     X = np.array([[1e300, 1.0], [0.0, 2.0], [0.0, 3.0]])
     features = fit(make(X))
     assert np.isfinite(features.scale).all()
-    for part in (X, np.array([[1.7e308, -1e300]])):
+    for part in (X, np.array([[1.7e308, -1e300]]), np.array([[0.0, 1.7e308]])):
         Z = features.apply(make(part))
         assert np.isfinite(Z.toarray() if sp.issparse(Z) else Z).all()
 

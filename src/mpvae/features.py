@@ -76,7 +76,8 @@ class FeatureMap:
         numbers = numbers_of(X, self.numeric)
         if self.row_length is not None:  # fitted on sparse rows: map these as one of them
             return self.apply(sp.csr_array(np.where(np.isnan(numbers), 0, numbers))).toarray()
-        z = (numbers - self.mean) / self.scale
+        with np.errstate(over="ignore"):  # too large for a float: the largest, below
+            z = (numbers - self.mean) / self.scale
         missing = np.isnan(z)
         if self.knots is not None:
             for j in np.flatnonzero(~np.isnan(self.knots[:, 0])):

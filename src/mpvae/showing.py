@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -101,21 +102,31 @@ def serve(
     data: DataOption = None,
     rows: RowsOption = "all",
     meta_offset: MetaOption = 0,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with a token that all who ask must send; MPVAE_TOKEN in the "
+            "environment does the same."
+        ),
+    ] = None,
+    log: Annotated[
+        bool, typer.Option("--log", help="A line of JSON on stderr for every request.")
+    ] = False,
 ) -> None:
     """Answer questions over HTTP, and show the label explorer in a browser.
 
     The page at / shows the probability of every label for a row; click labels to mark them as
     seen or not seen, and watch the others move. Programs use /predict, /conditional, /joint and
-    /associations; /docs explains them. Rows of --data can be chosen on the page.
+    /associations; /docs explains them. Rows of --data can be chosen on the page. SIGTERM or
+    Ctrl-C ends it, once what was accepted is answered.
 
     Example: `mpvae serve model --data new_sites.csv --port 8000`
     """
-    for name in ("fastapi", "uvicorn"):
+    for name in ("fastapi", "uvicorn", "prometheus_client"):
         _require(name, "serve")
-    import uvicorn
+    from mpvae.serve import LOCAL_NAMES, bind, is_local, make_app, read_token, run
 
-    from mpvae.serve import make_app
-
+    token = read_token(token_file)
     model = load_model(model_folder)
     examples = None
     if data is not None:
@@ -123,15 +134,24 @@ def serve(
         some = chosen.rows(range(min(len(chosen), _EXAMPLES))).features()
         dense = some if isinstance(some, pd.DataFrame) else some.toarray()
         examples = pd.DataFrame(dense, columns=list(chosen.feature_names))
-    service = make_app(model, name=model_folder.resolve().name, examples=examples)
-    server = uvicorn.Server(
-        uvicorn.Config(service, host=host, port=port, log_level="warning", server_header=False)
+    listening = bind(host, port)
+    service = make_app(
+        model,
+        name=model_folder.resolve().name,
+        examples=examples,
+        token=token,
+        hosts=(*LOCAL_NAMES, host) if token is None and is_local(host) else None,
+        log=sys.stderr if log else None,
     )
-    listening = server.config.bind_socket()
-    listening.listen()  # who follows the address at once, waits
-    where = f"http://{host}:{listening.getsockname()[1]}"
-    err.print(f"Label explorer at {where}, questions explained at {where}/docs; Ctrl-C ends it")
-    server.run(sockets=[listening])
+    if token is None and not is_local(host):
+        err.print(
+            f"[yellow]mpvae:[/yellow] whoever reaches {plain(host)} can ask; set MPVAE_TOKEN "
+            "or give --token-file"
+        )
+    shown = f"[{host}]" if ":" in host else host
+    where = plain(f"http://{shown}:{listening.getsockname()[1]}")
+    told = f"Label explorer at {where}, questions explained at {where}/docs; Ctrl-C ends it"
+    run(service, listening, on_ready=lambda: err.print(told))
 
 
 def _require(package: str, extra: str, named: str | None = None) -> None:

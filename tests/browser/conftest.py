@@ -1,9 +1,8 @@
 """A real browser (Chromium) for the pages people look at; without one these tests skip."""
 
+import contextlib
 import shutil
-import socket
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -80,26 +79,33 @@ def sites():
 
 
 @pytest.fixture(scope="session")
-def service(sites):
-    """Address of a running service of that model."""
+def running():
+    """Function that serves an app in a thread, and gives its address."""
     pytest.importorskip("fastapi", reason="the extra serve is not installed")
-    import uvicorn
+    from mpvae.serve import bind, make_server
 
+    @contextlib.contextmanager
+    def serving(app):
+        server, listening = make_server(app), bind("127.0.0.1", 0)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+    return serving
+
+
+@pytest.fixture(scope="session")
+def service(sites, running):
+    """Address of a running service of that model."""
     from mpvae.serve import make_app
 
     model, X, _ = sites
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    app = make_app(model, name="sites", examples=X[:5])
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.02)
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join()
+    with running(make_app(model, name="sites", examples=X[:5], max_wait=60)) as address:
+        yield address
 
 
 @pytest.fixture(scope="session")

@@ -250,3 +250,48 @@ def test_the_page_of_questions_loads(page, service):
     page.goto(f"{service}/docs")
     page.wait_for_selector(".opblock")
     assert page.locator(".opblock").count() >= 7
+
+
+def test_the_page_asks_for_the_token_and_keeps_it_for_the_session(
+    page, sites, serious, running
+):
+    from mpvae.serve import make_app
+
+    page.expected = ["401"]  # the browser notes what was refused
+    model, X, _ = sites
+    app = make_app(model, examples=X[:2], token="correct-horse-battery", max_wait=60)
+    with running(app) as address:
+        page.goto(address)
+        page.wait_for_selector("#token-form:visible")
+        assert page.evaluate("document.activeElement.id") == "token"
+        assert serious(page) == []
+        page.keyboard.type("not-the-right-token")
+        page.keyboard.press("Enter")
+        page.wait_for_function("() => document.querySelector('#token-told').textContent")
+        assert "not the token" in page.inner_text("#token-told")
+        page.fill("#token", "correct-horse-battery")
+        page.click("#token-form button")
+        page.wait_for_selector(READY)
+        assert not page.is_visible("#token-form")
+        assert "correct" not in page.url
+        page.reload()  # the session knows it
+        page.wait_for_selector(READY)
+        click(page, "alder")
+        assert shown(page)["alder"] == 1
+
+
+def test_questions_can_be_tried_with_the_token(page, sites, running):
+    from mpvae.serve import make_app
+
+    app = make_app(sites[0], token="correct-horse-battery", max_wait=60)
+    with running(app) as address:
+        page.goto(f"{address}/docs")
+        page.click("button.authorize")
+        page.fill(".auth-container input", "correct-horse-battery")
+        page.click(".auth-btn-wrapper .authorize")
+        page.click(".auth-btn-wrapper .btn-done")
+        page.click("#operations-default-about_about_get .opblock-summary")
+        page.click("#operations-default-about_about_get .try-out__btn")
+        with page.expect_response("**/about") as answer:
+            page.click("#operations-default-about_about_get .execute")
+        assert answer.value.status == 200

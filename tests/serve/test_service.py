@@ -15,25 +15,9 @@ from mpvae import MPVAEClassifier
 from mpvae.data import simulate_probit
 from mpvae.serve import make_app
 from mpvae.serve.answering import MAX_ROWS, Answers
-from mpvae.serve.app import MAX_BYTES
+from mpvae.serve.guards import MAX_BYTES
 
 SMALL = {"hidden": (16,), "latent_dim": 3, "n_draws": 8, "n_members": 2, "max_epochs": 4}
-
-
-@pytest.fixture(scope="module")
-def sites():
-    data = simulate_probit(240, n_features=3, n_labels=4, n_factors=2, seed=0)
-    X = pd.DataFrame(data.X, columns=["rain", "warmth", "height"])
-    X["soil"] = np.where(data.X[:, 0] > 0, "sand", "clay")
-    Y = pd.DataFrame(data.Y.astype(int), columns=["alder", "birch", "fern", "oak"])
-    model = MPVAEClassifier(base=None, random_state=0, **SMALL).fit(X, Y)
-    return model, X, Y
-
-
-@pytest.fixture(scope="module")
-def client(sites):
-    model, X, _ = sites
-    return TestClient(make_app(model, name="sites", examples=X[:3]))
 
 
 def rows(X):
@@ -130,11 +114,11 @@ ROW = {"rain": 0.1, "warmth": 1, "height": None, "soil": "sand"}
         ("/predict", {"rows": [ROW], "metric": "best"}, "metric"),
         ("/predict", {"rows": [ROW], "more": 1}, "more"),
         ("/predict", {"rows": [[1, 2]]}, "rows"),
-        ("/predict", [], "valid dictionary"),
+        ("/predict", [], "the question is no object"),
         ("/conditional", {"rows": [ROW], "known": []}, "1 rows but labels of 0"),
         ("/conditional", {"rows": [ROW], "known": [{"aldr": 1}]}, "did you mean 'alder'"),
-        ("/conditional", {"rows": [ROW], "known": [{"alder": 2}]}, "known"),
-        ("/conditional", {"rows": [ROW], "known": [{"alder": 0.5}]}, "known"),
+        ("/conditional", {"rows": [ROW], "known": [{"alder": 2}]}, "'alder' is 2; give 1"),
+        ("/conditional", {"rows": [ROW], "known": [{"alder": 0.5}]}, "'alder' is 0.5; give 1"),
         ("/joint", {"rows": [ROW]}, "labels"),
     ],
 )
@@ -172,10 +156,24 @@ def test_pages_load_nothing_from_elsewhere(client):
         assert page.status_code == 200
         assert "https://" not in page.text
         assert "http://" not in page.text
-    for asset in ("explorer.css", "explorer.js", "plotly.js"):
+    for asset in ("explorer.css", "explorer.js", "plotly.js", "swagger-ui-bundle.js"):
         assert client.get(f"/assets/{asset}").status_code == 200
-    assert client.get("/assets/../app.py").status_code in (404, 422)
-    assert client.get("/static-offline-docs/swagger-ui-bundle.js").status_code == 200
+    assert client.get("/assets/../app.py").status_code == 404
+
+
+def test_a_model_of_one_label_is_served_too():
+    data = simulate_probit(100, n_features=2, n_labels=1, n_factors=1, seed=0)
+    model = MPVAEClassifier(base=None, random_state=0, **SMALL).fit(data.X, data.Y[:, 0])
+    app = make_app(model, max_wait=60)
+    app.state.worker.warm.wait()
+    client = TestClient(app)
+    assert client.get("/ready").status_code == 200
+    row = {"0": float(data.X[0, 0]), "1": float(data.X[0, 1])}
+    found = client.post("/predict", json={"rows": [row]}).json()["probabilities"]
+    np.testing.assert_allclose(found, model.predict_proba(data.X[:1])[:, 1:], atol=1e-12)
+    refused = client.post("/conditional", json={"rows": [row], "known": [{"label_0": 1}]})
+    assert refused.status_code == 422
+    assert "need a table of labels" in refused.json()["error"]
 
 
 def test_a_model_of_nameless_columns_takes_their_numbers():

@@ -1,99 +1,57 @@
-"""HTTP around the answers: FastAPI, its OpenAPI pages, and the label explorer."""
+"""HTTP around the answers: FastAPI, its OpenAPI page, and the label explorer."""
 
-from importlib.resources import files
-from pathlib import Path
-from typing import Annotated, Any, Literal
+import asyncio
+from collections.abc import Callable, Collection
+from typing import Annotated, Any, TextIO, TypeAlias
 
 import pandas as pd
-from fastapi import FastAPI, Query, Request
+from fastapi import Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse, Response
-from fastapi_offline import FastAPIOffline
-from plotly.offline import get_plotlyjs
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi.responses import Response
+from fastapi.security import HTTPBearer
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
 
-from mpvae.config import Metric
 from mpvae.errors import MPVAEError
 from mpvae.estimator import MPVAEClassifier
-from mpvae.serve.answering import MAX_ROWS, Answers
+from mpvae.serve.answering import Answers
+from mpvae.serve.guards import Guard
+from mpvae.serve.pages import add_pages
+from mpvae.serve.queue import MAX_WAIT, PLACES, Worker
+from mpvae.serve.watching import Visit, Watch
+from mpvae.serve.wire import (
+    About,
+    Conditional,
+    Health,
+    Joint,
+    Pair,
+    Probabilities,
+    Problem,
+    Ready,
+    label_schema,
+    problem,
+    question_schema,
+    read_question,
+    write_json,
+)
 from mpvae.version import __version__
 
-MAX_BYTES = 10 * 2**20
-"""Of one request."""
-_ASSETS = files("mpvae.serve") / "assets"
-Number = int | float | str | bool | None
-Rows = Annotated[
-    list[dict[str, Number]],
-    Field(
-        min_length=1,
-        max_length=MAX_ROWS,
-        description="Rows: feature name to value, null where it is missing.",
-    ),
-]
-Labels = Annotated[
-    list[dict[str, Literal[0, 1]]],
-    Field(description="For each row, label name to 1 (present) or 0 (absent)."),
-]
-
-
-class _Question(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-    rows: Rows
-
-
-class PredictQuestion(_Question):
-    """Rows to predict."""
-
-    metric: Metric | None = Field(None, description="Also decide, for this metric.")
-
-
-class ConditionalQuestion(_Question):
-    """Rows, and labels that are already known of them."""
-
-    known: Labels
-
-
-class JointQuestion(_Question):
-    """Rows, and label vectors to weigh; labels left out are integrated out."""
-
-    labels: Labels
-
-
-class Probabilities(BaseModel):
-    """Probability of every label for every row."""
-
-    labels: list[str]
-    probabilities: list[list[float]]
-    decisions: list[list[int]] | None = None
-
-
-class Conditional(BaseModel):
-    """Probabilities given the known labels, and without them."""
-
-    labels: list[str]
-    probabilities: list[list[float]]
-    marginals: list[list[float]]
-    effective_draws: list[float | None]
-
-
-class Joint(BaseModel):
-    """Log-probabilities, in nats, with their Monte Carlo errors."""
-
-    log_prob: list[float]
-    standard_error: list[float]
-
-
-class Problem(BaseModel):
-    """What is wrong with a question."""
-
-    error: str
-
-
-_WRONG: dict[int | str, dict[str, Any]] = {422: {"model": Problem}, 413: {"model": Problem}}
+OPEN = ("/", "/assets", "/docs", "/openapi.json", "/health", "/ready")
+"""What needs no token: it holds no data."""
+Work: TypeAlias = Callable[[bytes], tuple[Any, int]]  # body -> answer, rows
+Responses: TypeAlias = dict[int | str, dict[str, Any]]
 
 
 def make_app(
-    model: MPVAEClassifier, *, name: str = "model", examples: pd.DataFrame | None = None
+    model: MPVAEClassifier,
+    *,
+    name: str = "model",
+    examples: pd.DataFrame | None = None,
+    token: str | None = None,
+    hosts: Collection[str] | None = None,
+    log: TextIO | None = None,
+    places: int = PLACES,
+    max_wait: float = MAX_WAIT,
 ) -> FastAPI:
     """A service for one model.
 
@@ -105,112 +63,226 @@ def make_app(
         Shown on the page.
     examples : DataFrame, optional
         Rows to choose from in the explorer.
+    token : str, optional
+        Needed by all who ask, as ``Authorization: Bearer TOKEN``; without it, by nobody.
+    hosts : collection of str, optional
+        Values of the header ``Host`` that are answered; any, if not given.
+    log : text stream, optional
+        Gets a line of JSON for every request.
+    places, max_wait
+        Questions that may wait, and for how many seconds; others are refused with 503.
     """
     answers = Answers(model, examples)
-    about = {"name": name, "version": __version__, **answers.about()}
-    app = FastAPIOffline(  # its pages load nothing from elsewhere
+    worker = Worker(answers.warm_up, places=places, max_wait=max_wait)
+    watch = Watch(worker, log)
+
+    app = FastAPI(
         title=f"mpvae: {name}",
         version=__version__,
         description="Probabilities of labels, alone and together.",
+        docs_url=None,  # a page of our own loads nothing from elsewhere
         redoc_url=None,
-        responses=_WRONG,
+        redirect_slashes=False,
+        responses=_errors(*([] if hosts is None else [421]), 431, 500),
     )
-    _pages(app)
-    _guards(app)
-
-    @app.get("/health")
-    def health() -> dict[str, Any]:
-        """Whether the service is there, and what it serves."""
-        return {
-            "status": "ok",
-            "model": name,
-            "version": __version__,
-            "features": len(answers.features),
-            "labels": len(answers.labels),
-        }
-
-    @app.get("/about")
-    def describe() -> dict[str, Any]:
-        """Features with their kinds, labels with their place on the map, example rows."""
-        return about
-
-    @app.post("/predict", response_model_exclude_none=True)
-    def predict(question: PredictQuestion) -> Probabilities:
-        """Probability of every label, from the features alone."""
-        return Probabilities(**answers.predict(question.rows, question.metric))
-
-    @app.post("/conditional")
-    def conditional(question: ConditionalQuestion) -> Conditional:
-        """Probability of every label given those that are known."""
-        return Conditional(**answers.conditional(question.rows, question.known))
-
-    @app.post("/joint")
-    def joint(question: JointQuestion) -> Joint:
-        """Log-probability of several labels together."""
-        return Joint(**answers.joint(question.rows, question.labels))
-
-    @app.get("/associations")
-    def associations(
-        top: Annotated[int, Query(ge=1, le=1000)] = 100,
-        label: Annotated[str | None, Query(max_length=500)] = None,
-    ) -> list[dict[str, Any]]:
-        """The strongest residual correlations, of all labels or of one."""
-        return answers.associations(top, label)
-
-    @app.post(
-        "/rows",
-        openapi_extra={
-            "requestBody": {"content": {"text/csv": {"schema": {"type": "string"}}}}
-        },
+    app.state.worker = worker
+    add_pages(app)
+    _add_state(app, name, answers, worker)
+    _add_questions(app, name, answers, worker, watch, with_token=token is not None)
+    _add_errors(app)
+    app.add_middleware(
+        Guard,
+        worker=worker,
+        watch=watch,
+        places={"/assets"} | {getattr(route, "path", "") for route in app.routes},
+        open_places=OPEN,
+        token=None if token is None else token.encode(),
+        hosts=hosts,
     )
-    async def rows(request: Request) -> list[dict[str, Any]]:
-        """Rows of a CSV file, checked, as the other questions take them."""
-        return answers.rows_of_csv(await request.body())
-
     return app
 
 
-def _pages(app: FastAPI) -> None:
-    kinds = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
+def _add_state(app: FastAPI, name: str, answers: Answers, worker: Worker) -> None:
+    """What tells whether the service is there; no token, no queue."""
 
-    @app.get("/", include_in_schema=False)
-    def explorer() -> HTMLResponse:
-        return HTMLResponse((_ASSETS / "explorer.html").read_text(encoding="utf-8"))
-
-    @app.get("/assets/{file}", include_in_schema=False)
-    def asset(file: Literal["explorer.css", "explorer.js", "plotly.js"]) -> Response:
-        text = (
-            get_plotlyjs()
-            if file == "plotly.js"
-            else (_ASSETS / file).read_text(encoding="utf-8")
+    @app.get("/health")
+    async def health() -> Health:
+        """Whether the service is there, and what it serves."""
+        return Health(
+            status="ok",
+            model=name,
+            version=__version__,
+            features=len(answers.features),
+            labels=len(answers.labels),
         )
-        kept = {"Cache-Control": "max-age=86400"} if file == "plotly.js" else {}
-        return Response(text, media_type=kinds[Path(file).suffix], headers=kept)
+
+    @app.get("/ready", responses=_errors(503) | {200: {"model": Ready}})
+    async def ready() -> Response:
+        """Whether questions are answered: not before a first prediction, nor at the end."""
+        if worker.ready:
+            return _json({"status": "ready"})
+        if worker.stopping:
+            why = "the service ends"
+        elif worker.failure is None:
+            why = "the first prediction is being made"
+        else:
+            why = f"the first prediction failed: {type(worker.failure).__name__}"
+        return Response(problem(why), 503, {"Retry-After": "1"}, "application/json")
 
 
-def _guards(app: FastAPI) -> None:
-    """Errors as one line of JSON, requests of limited size."""
+def _add_questions(
+    app: FastAPI, name: str, answers: Answers, worker: Worker, watch: Watch, *, with_token: bool
+) -> None:
+    """What needs the model, and the numbers of the service."""
+    bearer = HTTPBearer(auto_error=False, description="The token that the service was given.")
+    needs = [Depends(bearer)] if with_token else []  # declares it; the guard checks
+    codes = (401,) if with_token else ()
+    named = None if with_token else answers  # this page is open: it tells no names then
+
+    def answered(model: Any, *more: int) -> dict[str, Any]:
+        return {
+            "dependencies": needs,
+            "responses": {200: {"model": model}} | _errors(*codes, *more, 503),
+        }
+
+    def asked(labels: str | None = None) -> dict[str, Any]:
+        return _body("application/json", question_schema(named, labels))
+
+    async def ask(request: Request, media: str | None, work: Work) -> Response:
+        """An answer from the worker; only waiting is done here."""
+        visit: Visit = request.scope["mpvae.visit"]
+        given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if media is not None and given != media:
+            raise HTTPException(415, f"the content type is {given[:80]!r}; send {media}")
+        body = await request.body()
+        kind = (visit.place, len(body).bit_length())  # of like length: as much work
+        done = await asyncio.wrap_future(worker.ask(kind, lambda: work(body)))
+        found, visit.rows = done.value
+        visit.waited, visit.worked = done.waited, done.worked
+        return Response(found, media_type="application/json")
+
+    @app.get("/about", **answered(About))
+    async def about(request: Request) -> Response:
+        """Features with their kinds, labels with their place on the map, example rows."""
+        said = {"name": name, "version": __version__}
+        return await ask(request, None, lambda _: (write_json(said | answers.about), 0))
+
+    posted = (408, 413, 415, 422)
+
+    @app.post("/predict", **answered(Probabilities, *posted), openapi_extra=asked())
+    async def predict(request: Request) -> Response:
+        """Probability of every label, from the features alone."""
+
+        def work(body: bytes) -> tuple[bytes, int]:
+            question = read_question(body)
+            found = answers.predict(question.rows, question.metric)
+            return write_json(found), len(question.rows)
+
+        return await ask(request, "application/json", work)
+
+    @app.post("/conditional", **answered(Conditional, *posted), openapi_extra=asked("known"))
+    async def conditional(request: Request) -> Response:
+        """Probability of every label given those that are known."""
+
+        def work(body: bytes) -> tuple[bytes, int]:
+            question = read_question(body, "known")
+            found = answers.conditional(question.rows, question.labels)
+            return write_json(found), len(question.rows)
+
+        return await ask(request, "application/json", work)
+
+    @app.post("/joint", **answered(Joint, *posted), openapi_extra=asked("labels"))
+    async def joint(request: Request) -> Response:
+        """Log-probability of several labels together; those left out are integrated out."""
+
+        def work(body: bytes) -> tuple[bytes, int]:
+            question = read_question(body, "labels")
+            found = answers.joint(question.rows, question.labels)
+            return write_json(found), len(question.rows)
+
+        return await ask(request, "application/json", work)
+
+    @app.post(
+        "/rows",
+        **answered(list[dict[str, Any]], *posted),
+        openapi_extra=_body("text/csv", {"type": "string"}),
+    )
+    async def rows(request: Request) -> Response:
+        """Rows of a CSV file, checked, as the other questions take them."""
+
+        def work(body: bytes) -> tuple[bytes, int]:
+            found = answers.rows_of_csv(body)
+            return write_json(found), len(found)
+
+        return await ask(request, "text/csv", work)
+
+    one_of: Any = label_schema(named)
+
+    @app.get("/associations", **answered(list[Pair], 422))
+    async def associations(
+        request: Request,
+        top: Annotated[int, Query(ge=1, le=1000)] = 100,
+        label: Annotated[str | None, Query(max_length=500, json_schema_extra=one_of)] = None,
+    ) -> Response:
+        """The strongest residual correlations, of all labels or of one."""
+
+        def work(_: bytes) -> tuple[bytes, int]:
+            return write_json(answers.associations(top, label)), 0
+
+        return await ask(request, None, work)
+
+    @app.get(
+        "/metrics",
+        dependencies=needs,
+        responses=_errors(*codes)
+        | {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+        response_class=Response,
+    )
+    async def metrics() -> Response:
+        """Numbers about the service, for Prometheus."""
+        return Response(watch.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _add_errors(app: FastAPI) -> None:
+    """Errors as one line of JSON; `Busy` and what is unexpected are the guard's."""
 
     @app.exception_handler(MPVAEError)
-    async def wrong(_: Request, error: MPVAEError) -> JSONResponse:
-        return JSONResponse({"error": " ".join(str(error).split())}, 422)
+    async def wrong(_: Request, error: MPVAEError) -> Response:
+        return _json({"error": " ".join(str(error).split())}, 422)
 
     @app.exception_handler(RequestValidationError)
-    async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
+    async def malformed(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"] if part != "body")
-        return JSONResponse(
-            {"error": f"{place}: {first['msg']}" if place else first["msg"]}, 422
-        )
+        return _json({"error": f"{first['loc'][-1]}: {first['msg']}"}, 422)
 
-    @app.middleware("http")
-    async def limited(request: Request, call_next: Any) -> Response:
-        length = request.headers.get("content-length")
-        if request.method == "POST":
-            if length is None or not length.isdigit():
-                return JSONResponse({"error": "say how long the request is"}, 411)
-            if int(length) > MAX_BYTES:
-                text = f"the request has {int(length):,} bytes; send at most {MAX_BYTES:,}"
-                return JSONResponse({"error": text}, 413)
-        answer: Response = await call_next(request)
-        return answer
+    @app.exception_handler(HTTPException)
+    async def refused(request: Request, error: HTTPException) -> Response:
+        texts = {
+            404: "there is no such page; see /docs",
+            405: f"{request.method[:20]} is not possible here; see /docs",
+        }
+        text = texts.get(error.status_code, error.detail)
+        return Response(problem(text), error.status_code, error.headers, "application/json")
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(write_json(value), status, media_type="application/json")
+
+
+def _errors(*codes: int) -> Responses:
+    what = {
+        401: "The token is missing or wrong.",
+        408: "The question took too long to arrive.",
+        413: "The question is too long.",
+        415: "The content type is another one.",
+        421: "The header Host names another machine.",
+        422: "Something is wrong with the question.",
+        431: "Address and headers are too long.",
+        500: "Something went wrong in the service; its log has more.",
+        503: "Too many ask, or the service begins or ends; ask again later.",
+    }
+    return {code: {"model": Problem, "description": what[code]} for code in codes}
+
+
+def _body(media: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"requestBody": {"required": True, "content": {media: {"schema": schema}}}}

@@ -10,11 +10,35 @@ let asked = 0;
 
 // ---------------------------------------------------------------- asking
 
-async function ask(path, options) {
-  const answer = await fetch(path, options);
+async function ask(path, options = {}) {
+  const token = sessionStorage.getItem("token");
+  const own = token ? { Authorization: `Bearer ${token}` } : {};
+  const answer = await fetch(path, { ...options, headers: { ...options.headers, ...own } });
+  if (answer.status === 401) {
+    await tokenFor(token);
+    return ask(path, options);
+  }
   const found = await answer.json();
   if (!answer.ok) throw new Error(found.error || answer.statusText);
   return found;
+}
+
+let tokenGiven = null; // resolved by the form
+function tokenFor(refused) {
+  tokenGiven ??= new Promise((resolve) => {
+    $("token-told").textContent = refused ? "That is not the token of this service." : "";
+    $("token-form").hidden = false;
+    $("token").focus();
+    $("token-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      sessionStorage.setItem("token", $("token").value.trim());
+      $("token-form").hidden = true;
+      $("token").value = "";
+      tokenGiven = null;
+      resolve();
+    }, { once: true });
+  });
+  return tokenGiven;
 }
 
 function problem(text) {
