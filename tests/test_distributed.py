@@ -122,10 +122,10 @@ def test_the_command_line_under_torchrun(tmp_path, streamed):
         f"choosing.IN_MEMORY_VALUES = {100 if streamed else 10**8}\n"
         "from mpvae.distributed import team\n"
         "take = estimator.MPVAEClassifier._take\n"
-        "def told(self, fitted, kept, **k):\n"
+        "def told(self, fitted, **k):\n"
         "    flat = torch.cat([p.flatten() for n in fitted.networks for p in n.parameters()])\n"
         f"    Path({str(tmp_path)!r}, str(team().rank)).write_bytes(flat.numpy().tobytes())\n"
-        "    return take(self, fitted, kept, **k)\n"
+        "    return take(self, fitted, **k)\n"
         "estimator.MPVAEClassifier._take = told\n"
         "cli.app(sys.argv[1:])\n"
     )

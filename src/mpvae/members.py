@@ -5,10 +5,11 @@ predictions to choose thresholds from, and they tell how good the model is.
 """
 
 import copy
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeAlias, get_args
+from typing import Any, TypeAlias, cast, get_args
 
 import joblib
 import numpy as np
@@ -199,14 +200,19 @@ def _in_processes(
     """As `_train_one` for each, some of them at the same time."""
     pool = joblib.Parallel(n_jobs=n_jobs, return_as="generator")
     each = (joblib.delayed(_on_one_thread)(train_one, *one) for one in todo)
-    for member, done in enumerate(pool(each)):
+    for member, (done, told) in enumerate(pool(each)):
+        for warning in told:
+            warnings.warn(warning, stacklevel=2)
         on_epoch(member, done[0].history[-1])
         yield done
 
 
-def _on_one_thread(train_one: Callable[..., _Done], *one: Any) -> _Done:
+def _on_one_thread(train_one: Callable[..., _Done], *one: Any) -> tuple[_Done, list[Warning]]:
+    """A trained member, and what was warned of: said by the process that people look at."""
     torch.set_num_threads(1)
-    return train_one(*one, lambda record: None)
+    with warnings.catch_warnings(record=True) as told:
+        done = train_one(*one, lambda record: None)
+    return done, [cast("Warning", warning.message) for warning in told]
 
 
 def recalibrate(fitted: Members) -> Members:
