@@ -10,7 +10,6 @@ from torch.distributions import Independent, Normal
 from mpvae import inference
 from mpvae.config import DataShape, resolve
 from mpvae.data import simulate_probit
-from mpvae.errors import MPVAEError
 from mpvae.loop import seeded
 from mpvae.losses import mpvae_loss
 from mpvae.members import fit_members
@@ -128,7 +127,9 @@ def test_a_batch_with_an_infinite_loss_is_left_out_and_told_with_term_and_remedy
     X = rows.X.copy()
     X[7, 0] = np.inf
     number = np.arange(1000, 1000 + len(X))
-    told = r"epoch 1, batch \d+ of \d+ \(rows 1007, .* the loss \(total, .* not finite.*lower lr"
+    told = (
+        r"epoch 1, batch \d+ of \d+ \(rows 1007, .* the loss \(total, .* not finite.*lower lr"
+    )
     with pytest.warns(UserWarning, match=told):
         result = _train(Rows(X, rows.Y, rows.weight, number=number), max_epochs=2)
     assert [record.skipped for record in result.history] == [1, 1]

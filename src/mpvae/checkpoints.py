@@ -214,8 +214,8 @@ class Checkpoint:
             except OSError as error:
                 warnings.warn(
                     f"cannot write the state of the training to {self.file.parent}: "
-                    f"{error.strerror}; the training goes on, but cannot be resumed from here; "
-                    "make room there",
+                    f"{error.strerror}; the training goes on, but could not be resumed from "
+                    "here: make room, or the folder writable",
                     stacklevel=2,
                 )
         self.last = time.monotonic()
