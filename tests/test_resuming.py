@@ -255,7 +255,7 @@ def test_networks_side_by_side_resume_and_processes_that_outlived_a_kill_leave(t
     folder = tmp_path / "state"
     written = []
 
-    def stop():  # a copy in every process: the network that comes third is stopped, or none
+    def stop():
         written.append(0)
         if len(written) == 5:
             raise Killed
@@ -268,16 +268,14 @@ def test_networks_side_by_side_resume_and_processes_that_outlived_a_kill_leave(t
     assert not folder.exists()
 
     with keeping(folder) as kept:
-        ours, outlived = (
-            Checkpoints(Kept(folder, owner=owner), "q")
-            for owner in (kept.owner, "a killed one")
-        )
         pool = joblib.Parallel(n_jobs=2)
-        (process,) = pool([joblib.delayed(write_some)(ours.of(0))])
+        (process,) = pool([joblib.delayed(write_some)(Checkpoints(kept, "q").of(0))])
         assert process != os.getpid()
         assert (folder / "training-000.safetensors").exists()
+        outlived = Checkpoints(Kept(folder, owner="process 1 on a machine"), "q").of(1)
+        outlived.process = 2**30  # of the training that was killed: not there any more
         with pytest.raises(joblib.externals.loky.process_executor.TerminatedWorkerError):
-            pool([joblib.delayed(write_some)(outlived.of(1))])
+            pool([joblib.delayed(write_some)(outlived)])
         assert not (folder / "training-001.safetensors").exists()
 
 

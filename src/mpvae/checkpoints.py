@@ -224,10 +224,9 @@ class Checkpoint:
 
     def _leave_if_outlived(self) -> None:
         """End a process of ``n_jobs`` whose training was killed, and is now another's."""
-        if os.getpid() != self.process and self.kept.owner is not None:
-            owner = _owner(self.file.parent)
-            if owner and owner != self.kept.owner:
-                os._exit(1)  # nobody is left who could be told
+        ours = self.process in (os.getpid(), os.getppid())
+        if not ours and self.kept.owner not in (None, _owner(self.file.parent)):
+            os._exit(1)  # nobody is left who could be told
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -165,9 +165,11 @@ def fit_network(
                 [*_validate(probabilities, validation, metric), *map(float, now)]
             )
             score = _to_minimise(log_loss, value, settings) if validation else -epoch
-            is_best = score < run.best_score
+            # Weights with which the last step could not be taken come after all others.
+            ranked = (run.skipped > 0, score)
+            is_best = ranked < run.best_score
             if is_best:
-                run.best_score, run.best = score, _copy(network)
+                run.best_score, run.best = ranked, _copy(network)
             record = EpochRecord(epoch, lr, terms, log_loss, metric, value, is_best, skipped)
             run.history.append(record)
             on_epoch(record)
@@ -181,7 +183,7 @@ def fit_network(
             raise
         interrupted = True
     except _NoWayOn as end:
-        if not any(math.isfinite(record.terms["total"]) for record in run.history):
+        if not run.has_something_better():
             raise MPVAEError(f"{end}; {_REMEDY}") from None
         warnings.warn(
             f"{end}; the training ends with the best of {len(run.history)} epochs; {_REMEDY}",
@@ -203,11 +205,17 @@ class _Run:
     network: nn.Module
     optimizer: Adam
     best: dict[str, Tensor]
-    best_score: float = math.inf
+    best_score: tuple[bool, float] = (True, math.inf)
     history: list[EpochRecord] = field(default_factory=list)
     over: bool = False
     skipped: int = 0  # steps not taken, the last ones in a row
     warned: bool = False
+
+    def has_something_better(self) -> bool:
+        """Whether some epoch was good, and other weights than those of now are the best."""
+        now = self.network.state_dict()
+        moved = any(not torch.equal(now[name], value) for name, value in self.best.items())
+        return moved and any(math.isfinite(r.terms["total"]) for r in self.history)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON values it can be taken up from."""
@@ -236,7 +244,8 @@ class _Run:
             }
             self.optimizer.load_state(_part(tensors, "adam."))
             torch.set_rng_state(tensors["random"])
-            self.best_score = float(facts["best_score"])
+            stuck, score = facts["best_score"]
+            self.best_score = bool(stuck), float(score)
             self.history = [EpochRecord(**record) for record in facts["history"]]
             self.over = bool(facts["over"])
             self.skipped = int(facts["skipped"])
