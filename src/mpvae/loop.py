@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, TypeAlias, cast
@@ -294,7 +294,7 @@ def _epochs(
                 values = distributed.add_up(network.parameters(), batch.weight.sum(), terms)
             step += 1
             done = min(size, n - (number - 1) * size) / n  # share of the whole batch
-            if _can_be_taken(values, optimizer):
+            if can_be_taken(values, network.parameters()):
                 optimizer.step(lr)
                 sums = sums + values * done
                 taken += done
@@ -318,11 +318,10 @@ def _epochs(
         yield lr, dict(zip(names, means, strict=True)), skipped
 
 
-def _can_be_taken(values: Tensor, optimizer: Adam) -> bool:
+def can_be_taken(terms: Tensor, parameters: Iterable[Tensor]) -> bool:
     """Whether loss and gradient of a step are finite, and so will be the optimiser's state."""
-    gradients = [p.grad for g in optimizer.groups for p in g.params if p.grad is not None]
-    norms = torch._foreach_norm(gradients)
-    return bool(torch.stack([*norms, values.abs().max()]).max() < _STEEPEST)
+    norms = torch._foreach_norm([p.grad for p in parameters if p.grad is not None])
+    return bool(torch.stack([*norms, terms.abs().max()]).max() < _STEEPEST)
 
 
 def _not_finite_terms(terms: dict[str, float]) -> str:
