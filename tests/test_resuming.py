@@ -3,6 +3,7 @@
 import hashlib
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -266,6 +267,13 @@ def test_networks_side_by_side_resume_and_processes_that_outlived_a_kill_leave(t
     again = MPVAEClassifier(**given, n_jobs=2).fit(DATA.X, DATA.Y, checkpoint=folder)
     np.testing.assert_array_equal(whole.predict_proba(DATA.X), again.predict_proba(DATA.X))
     assert not folder.exists()
+
+    def vanish():
+        shutil.rmtree(folder, ignore_errors=True)
+
+    model = MPVAEClassifier(**given, n_jobs=2)
+    with pytest.warns(UserWarning, match="the training goes on"):  # said in this process
+        model.fit(DATA.X, DATA.Y, checkpoint=Kept(folder, vanish))
 
     with keeping(folder) as kept:
         pool = joblib.Parallel(n_jobs=2)

@@ -163,18 +163,19 @@ class Checkpoint:
     question: str
     kept: Kept
     begun: float  # when the whole training was
+    every: float = field(default_factory=lambda: EVERY)
     process: int = field(default_factory=os.getpid)
     last: float = field(default_factory=time.monotonic)
     took: float = 0.0  # seconds, the last write
 
     def due(self) -> bool:
         """Whether it is time to write."""
-        pause = EVERY * max(1.0, self.took / _USUAL)
+        pause = self.every * max(1.0, self.took / _USUAL)
         return time.monotonic() - self.last >= pause
 
     def lasts(self) -> bool:
         """Whether the training as a whole has taken long enough to keep what is finished."""
-        return time.monotonic() - self.begun >= EVERY
+        return time.monotonic() - self.begun >= self.every
 
     def read(self) -> State | None:
         """What was written last, if anything was."""

@@ -272,9 +272,9 @@ class MPVAEClassifier(LearnsFromStreams):
         sample_weight : array-like of shape (n,), optional
             Weight of each row in the objective; a row of weight 0 is left out.
         checkpoint : path, optional
-            Folder for the state of the training while it lasts. The same call, after the
-            first one was killed, goes on from there and ends with the same model; for that
-            ``random_state`` must be an integer.
+            Folder for the state of the training while it lasts, for one training at a time.
+            The same call, after the first one was killed, goes on from there and ends with
+            the same model; for that ``random_state`` must be an integer.
 
         Returns
         -------

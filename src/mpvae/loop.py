@@ -167,7 +167,7 @@ def fit_network(
             score = _to_minimise(log_loss, value, settings) if validation else -epoch
             # Weights with which the last step could not be taken come after all others.
             ranked = (run.skipped > 0, score)
-            is_best = ranked < run.best_score
+            is_best = math.isfinite(score) and ranked < run.best_score
             if is_best:
                 run.best_score, run.best = ranked, _copy(network)
             record = EpochRecord(epoch, lr, terms, log_loss, metric, value, is_best, skipped)
@@ -212,10 +212,10 @@ class _Run:
     warned: bool = False
 
     def has_something_better(self) -> bool:
-        """Whether some epoch was good, and other weights than those of now are the best."""
+        """Whether some epoch was the best, with other weights than those of now."""
         now = self.network.state_dict()
         moved = any(not torch.equal(now[name], value) for name, value in self.best.items())
-        return moved and any(math.isfinite(r.terms["total"]) for r in self.history)
+        return moved and any(record.is_best for record in self.history)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON values it can be taken up from."""
