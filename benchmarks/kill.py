@@ -1,12 +1,13 @@
 """Trainings that are killed again and again, and what becomes of them.
 
-    python benchmarks/kill.py [--kills 50] [--seed 0]
+    python benchmarks/kill.py [--kills 50] [--seed 0] [base] [networks] [jobs] [stream]
 
 `mpvae fit` runs in a process of its own, is killed (SIGKILL) at random moments or inside a
 write of its state or model, and resumed until it ends. Its folder must then be that of an
 undisturbed run, bit for bit, with nothing beside it. A write is hit when its temporary file
-is still there once the process is gone. Results go to benchmarks/results/kill.json; any
-difference ends with exit code 1.
+is still there once the process is gone. Kills are shared out between the ways to train that
+are named, or all. Results go to benchmarks/results/kill.json; any difference ends with exit
+code 1.
 """
 
 import argparse
@@ -14,7 +15,6 @@ import contextlib
 import hashlib
 import json
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -56,20 +56,22 @@ class Configuration:
         return [*start, *command, *self.words]
 
 
-CONFIGURATIONS = (
-    Configuration("default, with base", ("n_members=2", "max_epochs=25", "patience=none")),
-    Configuration(
+CONFIGURATIONS = {
+    "base": Configuration(
+        "default, with base", ("n_members=2", "max_epochs=25", "patience=none")
+    ),
+    "networks": Configuration(
         "five networks", ("max_epochs=20", "patience=none"), ("--base", "none", "--seed", "1")
     ),
-    Configuration(
+    "jobs": Configuration(
         "--jobs 2",
         ("n_members=4", "max_epochs=30", "patience=none"),
         ("--base", "none", "--jobs", "2"),
     ),
-    Configuration(
+    "stream": Configuration(
         "stream of Parquet", ("n_members=2", "max_epochs=25", "patience=none"), streamed=True
     ),
-)
+}
 
 
 @dataclass
@@ -84,6 +86,7 @@ class Tally:
     different: int = 0
     left_behind: int = 0
     failed: int = 0
+    took: float = 0.0  # seconds, all together
 
 
 def start(command: list[str]) -> subprocess.Popen:
@@ -245,54 +248,49 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument(
+        "ways", nargs="*", metavar="WAY", help="to train; all, if none is given"
+    )
     parser.add_argument("--kills", type=int, default=50, help="in all (50)")
     parser.add_argument("--seed", type=int, default=0, help="of the moments (0)")
     args = parser.parse_args()
+    unknown = set(args.ways) - set(CONFIGURATIONS)
+    if unknown:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
+    ways = args.ways or list(CONFIGURATIONS)
     rng = np.random.default_rng(args.seed)
-    begun = time.perf_counter()
     tallies: dict[str, Tally] = {}
     with tempfile.TemporaryDirectory() as place:
         table = Path(place) / "rows.parquet"
         write_table(table)
-        for k, configuration in enumerate(CONFIGURATIONS):
-            wanted = len(range(k, args.kills, len(CONFIGURATIONS)))
-            whole_folder = Path(place) / f"whole-{k}"
+        for k, way in enumerate(ways):
+            begun = time.perf_counter()
+            configuration = CONFIGURATIONS[way]
+            wanted = len(range(k, args.kills, len(ways)))
+            whole_folder = Path(place) / f"whole-{way}"
             tally = Tally(undisturbed(configuration, table, whole_folder))
             tallies[configuration.name] = tally
             whole = contents(whole_folder)
             while (todo := wanted - tally.kills.total()) > 0:
-                folder = Path(place) / f"killed-{k}-{tally.ended}"
+                folder = Path(place) / f"killed-{way}-{tally.ended}"
                 n_kills = min(KILLS_OF_A_RUN, todo)
                 one_training(configuration, table, folder, whole, tally, n_kills, rng)
-            print_tallies({configuration.name: tally})
-    took = time.perf_counter() - begun
-    print()
+            tally.took = time.perf_counter() - begun
     print_tallies(tallies)
     n_kills = sum(t.kills.total() for t in tallies.values())
     in_a_write = sum(t.in_a_write for t in tallies.values())
+    took = sum(t.took for t in tallies.values())
     bad = sum(t.different + t.left_behind + t.failed for t in tallies.values())
-    verdict = (
-        "every model is that of an undisturbed run, bit for bit" if not bad else "DIFFERENT"
+    verdict = "NOT SO" if bad else "so it is"
+    print(f"\n{n_kills} kills, {in_a_write} of them inside a write, in {took:.0f} s")
+    print(
+        f"every model is that of an undisturbed run, bit for bit, and nothing else: {verdict}"
     )
-    print(f"\n{n_kills} kills, {in_a_write} of them inside a write, in {took:.0f} s: {verdict}")
-    RESULTS.write_text(
-        json.dumps(
-            {
-                "kills": n_kills,
-                "in_a_write": in_a_write,
-                "seed": args.seed,
-                "seconds": round(took),
-                "python": platform.python_version(),
-                "equal": not bad,
-                "configurations": {
-                    name: vars(t) | {"seconds": round(t.seconds, 1)}
-                    for name, t in tallies.items()
-                },
-            },
-            indent=1,
-        )
-        + "\n"
-    )
+    found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for name, t in tallies.items():
+        seconds = {"seconds": round(t.seconds, 1), "took": round(t.took)}
+        found[name] = {"seed": args.seed, **vars(t), **seconds}
+    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
     sys.exit(bool(bad))
 
 

@@ -7,18 +7,17 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
-import joblib
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from typer.testing import CliRunner
 
 from mpvae import MPVAEClassifier, checkpoints, choosing, cli, evidence, load_model
-from mpvae.checkpoints import Checkpoints, Kept, keeping
+from mpvae.checkpoints import Kept, keeping
 from mpvae.data import simulate_probit
 from mpvae.errors import ModelFileError
 from mpvae.model_file import TRAINING, write_atomically
@@ -245,12 +244,7 @@ def test_validation_rows_get_the_same_evidence_after_a_kill(tmp_path):
 # ------------------------------------------------------------------------- processes, locks
 
 
-def write_some(checkpoint):
-    checkpoint.write({"x": torch.zeros(2)}, {})
-    return os.getpid()
-
-
-def test_networks_side_by_side_resume_and_processes_that_outlived_a_kill_leave(tmp_path):
+def test_networks_side_by_side_resume_and_warn_in_the_first_process(tmp_path):
     given = {"n_members": 3, "max_epochs": 4, "hidden": (8,), "base": None, "random_state": 3}
     whole = MPVAEClassifier(**given).fit(DATA.X, DATA.Y)
     folder = tmp_path / "state"
@@ -275,16 +269,47 @@ def test_networks_side_by_side_resume_and_processes_that_outlived_a_kill_leave(t
     with pytest.warns(UserWarning, match="the training goes on"):  # said in this process
         model.fit(DATA.X, DATA.Y, checkpoint=Kept(folder, vanish))
 
-    with keeping(folder) as kept:
-        pool = joblib.Parallel(n_jobs=2)
-        (process,) = pool([joblib.delayed(write_some)(Checkpoints(kept, "q").of(0))])
-        assert process != os.getpid()
-        assert (folder / "training-000.safetensors").exists()
-        outlived = Checkpoints(Kept(folder, owner="process 1 on a machine"), "q").of(1)
-        outlived.process = 2**30  # of the training that was killed: not there any more
-        with pytest.raises(joblib.externals.loky.process_executor.TerminatedWorkerError):
-            pool([joblib.delayed(write_some)(outlived)])
-        assert not (folder / "training-001.safetensors").exists()
+
+SIDE_BY_SIDE = """
+from mpvae import MPVAEClassifier
+from mpvae.data import simulate_probit
+data = simulate_probit(400, n_features=4, n_labels=3, n_factors=1, seed=3)
+model = MPVAEClassifier(n_members=2, max_epochs=100000, patience=None, base=None, n_jobs=2)
+model.fit(data.X, data.Y)
+"""
+
+
+def children(pid):
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in found]
+
+
+def cpu_seconds(pid):
+    """Of a process, and 0 once it is gone or dead."""
+    try:
+        after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    ticks = int(after_name[11]) + int(after_name[12])
+    return 0.0 if after_name[0] == "Z" else ticks / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="processes are not in /proc")
+def test_processes_of_a_killed_training_end_with_it():
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "src")}
+    words = [sys.executable, "-c", SIDE_BY_SIDE]
+    with subprocess.Popen(words, env=environment) as first:
+        end = time.monotonic() + 90
+        workers = []
+        while len(workers) < 2 and time.monotonic() < end:
+            time.sleep(0.1)  # until both have trained for a while
+            workers = [pid for pid in children(first.pid) if cpu_seconds(pid) > 4]
+        assert len(workers) >= 2
+        first.kill()
+    end = time.monotonic() + 30
+    while any(map(cpu_seconds, workers)) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not any(map(cpu_seconds, workers))
 
 
 HOLDING = """

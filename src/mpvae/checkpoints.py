@@ -5,9 +5,8 @@ done: tensors in safetensors, all else as JSON in its header. It is replaced ato
 that whoever looks finds the state before or after, whole. It also holds a digest of data and
 settings: a training that asks anything else does not take it up.
 
-A folder of such files belongs to one training at a time. A lock says so, which the system
-takes back when its process ends, in whatever way; and a file with the name of its owner, by
-which a process that outlived the training that began it sees that it has no business there.
+A folder of such files belongs to one training at a time: a lock says so, which the system
+takes back when its process ends, in whatever way.
 """
 
 import contextlib
@@ -58,7 +57,6 @@ class Kept:
     folder: Path
     on_saved: Callable[[], None] = _nothing
     """Called in every process that takes part."""
-    owner: str | None = None
     found: bool = False
     """Whether a training that did not end had left its state there."""
 
@@ -99,12 +97,12 @@ def keeping(folder: Path, *, resume: bool = True) -> Iterator[Kept]:
 def _held(folder: Path, resume: bool) -> Iterator[Kept]:
     made = [path for path in folder.parents if not path.exists()]
     lock = FileLock(folder / _LOCK)
-    owner = f"process {os.getpid()} on {socket.gethostname()}\n{time.time_ns()}"
+    owner = f"process {os.getpid()} on {socket.gethostname()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(blocking=False)
     except Timeout:
-        who = _owner(folder).partition("\n")[0] or "it has just begun"
+        who = _owner(folder) or "it has just begun"
         raise ModelFileError(
             f"{folder} is in use by another training ({who}); wait for its end, or give "
             "another folder"
@@ -115,7 +113,7 @@ def _held(folder: Path, resume: bool) -> Iterator[Kept]:
     try:
         try:
             remove_temporary(folder)
-            kept = Kept(folder, owner=owner, found=bool(_states(folder)))
+            kept = Kept(folder, found=bool(_states(folder)))
             if not resume:
                 kept.clear()
             write_atomically(folder / _OWNER, owner.encode())  # fails where the disk is full
@@ -164,7 +162,6 @@ class Checkpoint:
     kept: Kept
     begun: float  # when the whole training was
     every: float = field(default_factory=lambda: EVERY)
-    process: int = field(default_factory=os.getpid)
     last: float = field(default_factory=time.monotonic)
     took: float = 0.0  # seconds, the last write
 
@@ -207,7 +204,6 @@ class Checkpoint:
         """
         start = time.monotonic()
         if team().writes:
-            self._leave_if_outlived()
             told = json.dumps(facts | {"question": self.question})
             whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
             try:
@@ -222,12 +218,6 @@ class Checkpoint:
         self.last = time.monotonic()
         self.took = self.last - start
         self.kept.on_saved()
-
-    def _leave_if_outlived(self) -> None:
-        """End a process of ``n_jobs`` whose training was killed, and is now another's."""
-        ours = self.process in (os.getpid(), os.getppid())
-        if not ours and self.kept.owner not in (None, _owner(self.file.parent)):
-            os._exit(1)  # nobody is left who could be told
 
 
 @dataclass(frozen=True, slots=True, eq=False)
