@@ -719,7 +719,8 @@ def test_ctrl_c_in_a_real_shell_saves_the_best_model_so_far(place, tmp_path):
         out, err = process.communicate(timeout=60)
     assert time.perf_counter() - start < 30
     assert process.returncode == 130, err
-    assert err.splitlines()[-1] == "mpvae: interrupted; the best model so far was saved"
+    saved = "mpvae: interrupted; the best model so far was saved"
+    assert err.splitlines()[-1].startswith(saved)  # and if it took 2 seconds: how to go on
     assert "Traceback" not in err
     assert "Model saved in" in out
     loaded = load_model(tmp_path / "m")

@@ -122,10 +122,10 @@ def test_the_command_line_under_torchrun(tmp_path, streamed):
         f"choosing.IN_MEMORY_VALUES = {100 if streamed else 10**8}\n"
         "from mpvae.distributed import team\n"
         "take = estimator.MPVAEClassifier._take\n"
-        "def told(self, fitted, kept, **k):\n"
+        "def told(self, fitted, **k):\n"
         "    flat = torch.cat([p.flatten() for n in fitted.networks for p in n.parameters()])\n"
         f"    Path({str(tmp_path)!r}, str(team().rank)).write_bytes(flat.numpy().tobytes())\n"
-        "    return take(self, fitted, kept, **k)\n"
+        "    return take(self, fitted, **k)\n"
         "estimator.MPVAEClassifier._take = told\n"
         "cli.app(sys.argv[1:])\n"
     )
@@ -139,3 +139,42 @@ def test_the_command_line_under_torchrun(tmp_path, streamed):
     assert weights == (tmp_path / "1").read_bytes()
     assert told.count("Model saved in") == 1  # one writer
     assert torch.isfinite(load_model(tmp_path / "m").networks_[0].B).all()
+
+
+@pytest.mark.slow
+def test_killed_under_torchrun_it_resumes_to_the_same_model(tmp_path):
+    frame = pd.DataFrame(DATA.X, columns=list("abcd"))
+    frame[["sp_0", "sp_1", "sp_2"]] = DATA.Y
+    frame.to_parquet(tmp_path / "t.parquet")
+    script = tmp_path / "run.py"
+    script.write_text(
+        "import os, sys\n"
+        "from mpvae import checkpoints, cli\n"
+        "checkpoints.EVERY = 0.0\n"
+        "write, left = checkpoints.Checkpoint.write, [int(sys.argv.pop(1))]\n"
+        "def killed(self, *state):\n"
+        "    write(self, *state)\n"
+        "    left[0] -= 1\n"
+        "    if left[0] == 0 and os.environ['RANK'] == '0':\n"
+        "        os.kill(os.getpid(), 9)\n"
+        "checkpoints.Checkpoint.write = killed\n"
+        "cli.app(sys.argv[1:])\n"
+    )
+    settings = ("hidden=8", "latent_dim=2", "n_draws=4", "n_members=2", "max_epochs=3")
+    words = [word for pair in settings for word in ("-s", pair)]
+
+    def fit(kill_after, folder, *more):
+        command = ("fit", tmp_path / "t.parquet", "-l", "sp_*", "-o", folder, *words, *more)
+        return together(script, kill_after, *command)
+
+    fit(0, tmp_path / "whole")
+    with pytest.raises(AssertionError, match="Signal 9"):
+        fit(5, tmp_path / "m")  # two base learners, then the first network
+    with pytest.raises(AssertionError, match="other data or settings"):
+        fit(0, tmp_path / "m", "--resume", "--seed", "1")
+    fit(0, tmp_path / "m", "--resume")
+    whole, again = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+        for name in ("whole", "m")
+    )
+    assert whole == again

@@ -62,6 +62,7 @@ def names_for(page):
     data = simulate_probit(200, n_features=4, n_labels=3, seed=0)
     given = {
         "scale": {"X": data.X, "y": data.Y},
+        "resuming": {"X": data.X, "y": data.Y},
         "tuning": {"X": data.X, "y": data.Y, "Y": data.Y, "X_train": data.X, "y_train": data.Y},
         "evidence": {"X": data.X, "y": data.Y, "Y": data.Y},
     }

@@ -147,9 +147,9 @@ def test_an_epoch_is_every_row_of_the_other_folds_once(table, monkeypatch, buffe
     for k, (learn, judge) in enumerate(parts):
         torch.manual_seed(k)
         batches = list(learn.batches(size, LIKE))
-        assert [len(y) for _, y, _ in batches[:-1]] == [size] * (len(batches) - 1)
+        assert [len(y) for _, y, *_ in batches[:-1]] == [size] * (len(batches) - 1)
         assert len(batches) == -(-len(learn) // size)
-        x, y, weight = (torch.cat(part) for part in zip(*batches, strict=True))
+        x, y, weight = (torch.cat(part) for part in list(zip(*batches, strict=True))[:3])
         number = number_of(x.numpy())
         np.testing.assert_array_equal(y, frame(N).iloc[number, -L:])
         assert (weight == 1).all()
@@ -184,10 +184,10 @@ def test_of_several_processes_each_reads_its_own_row_groups(table, monkeypatch, 
         opened.clear()
         generator = torch.Generator().manual_seed(7)  # the same in all
         batches = list(learn.batches(50, LIKE, generator))
-        assert [len(y) for _, y, _ in batches] == [
+        assert [len(y) for _, y, *_ in batches] == [
             len(range(50)[share_of(50, Team(rank, n_readers))])
         ] * 12
-        found.append([number_of(x.numpy()) for x, _, _ in batches])
+        found.append([number_of(x.numpy()) for x, *_ in batches])
         groups.append({group.first for group in opened})
     if n_readers == 2:
         assert not groups[0] & groups[1]
@@ -204,7 +204,7 @@ def test_rows_are_mixed_and_the_seed_says_how(table):
 
     def epoch(seed):
         torch.manual_seed(seed)
-        return np.concatenate([number_of(x.numpy()) for x, _, _ in learn.batches(50, LIKE)])
+        return np.concatenate([number_of(x.numpy()) for x, *_ in learn.batches(50, LIKE)])
 
     one, same, other = epoch(0), epoch(0), epoch(1)
     np.testing.assert_array_equal(one, same)

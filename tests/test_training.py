@@ -10,7 +10,6 @@ from torch.distributions import Independent, Normal
 from mpvae import inference
 from mpvae.config import DataShape, resolve
 from mpvae.data import simulate_probit
-from mpvae.errors import MPVAEError
 from mpvae.loop import seeded
 from mpvae.losses import mpvae_loss
 from mpvae.members import fit_members
@@ -123,12 +122,19 @@ def test_row_weights_count_in_the_objective():
     np.testing.assert_allclose(p, [0.9], atol=0.05)
 
 
-def test_an_infinite_loss_stops_with_the_term_and_a_remedy():
+def test_a_batch_with_an_infinite_loss_is_left_out_and_told_with_term_and_remedy():
     rows = _rows()
     X = rows.X.copy()
-    X[0, 0] = np.inf
-    with pytest.raises(MPVAEError, match=r"not finite; lower lr"):
-        _train(Rows(X, rows.Y, rows.weight), max_epochs=1)
+    X[7, 0] = np.inf
+    number = np.arange(1000, 1000 + len(X))
+    told = (
+        r"epoch 1, batch \d+ of \d+ \(rows 1007, .* the loss \(total, .* not finite.*lower lr"
+    )
+    with pytest.warns(UserWarning, match=told):
+        result = _train(Rows(X, rows.Y, rows.weight, number=number), max_epochs=2)
+    assert [record.skipped for record in result.history] == [1, 1]
+    assert all(np.isfinite(record.terms["total"]) for record in result.history)
+    assert all(p.isfinite().all() for p in result.network.parameters())
 
 
 def test_an_interrupt_keeps_the_members_finished_so_far():

@@ -15,14 +15,15 @@ import typer
 from rich.table import Table
 
 from mpvae import __version__, cluster, metrics
+from mpvae.checkpoints import keeping
 from mpvae.choosing import FitJob, given_settings, named_base, split_names
 from mpvae.config import DataShape, Metric, Objective, resolve, setting_docs
 from mpvae.data import LabelledTable, load_yeast
 from mpvae.distributed import joined
-from mpvae.errors import MPVAEError
+from mpvae.errors import ConfigError, MPVAEError
 from mpvae.estimator import MPVAEClassifier
 from mpvae.evidence import source_names
-from mpvae.model_file import refuse_foreign
+from mpvae.model_file import TRAINING, refuse_foreign
 from mpvae.progress import waiting
 from mpvae.shell import (
     EngineOption,
@@ -194,6 +195,10 @@ def fit(
     ] = 1,
     rows: RowsOption = "auto",
     meta_offset: MetaOption = 0,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with a training that was killed or interrupted."),
+    ] = False,
     engine: EngineOption = "local",
     workers: WorkersOption = 2,
     as_json: JsonOption = False,
@@ -208,6 +213,10 @@ def fit(
     not fit into memory are read some at a time, in every epoch anew. Under `torchrun`, or with
     `--engine ray` on the machines of a Ray cluster, several processes share every batch; one
     of them writes the model.
+
+    A training that takes longer than two seconds keeps its state in the model's folder, after
+    every epoch. Killed at any moment, the same command with `--resume` goes on from there and
+    ends with the same model, bit for bit.
 
     Example: `mpvae fit sites.csv --labels 'species_*' --exclude site_id --out model`
     """
@@ -228,18 +237,26 @@ def fit(
     start = time.perf_counter()
     interrupted = False
     if engine == "ray":
+        if resume:
+            raise ConfigError("--engine ray resumes by itself; leave out --resume")
         model, n_rows = cluster.fit(job, folder, workers=workers)
+        model.save(folder)
     else:
-        with joined() as team:
+        with joined() as team, keeping(folder / TRAINING, resume=resume) as kept:
             model = job.model(verbose=int(team.writes and not as_json))
+            if team.writes:
+                _tell_of_state(folder, found=kept.found, resume=resume)
             before = signal.signal(signal.SIGINT, _interrupt_once)
             try:
-                n_rows, interrupted = job.teach(model)
+                n_rows, interrupted = job.teach(model, kept)
             finally:
                 signal.signal(signal.SIGINT, before)
-        if not team.writes:  # all processes have the same model
+            if team.writes:  # all processes have the same model
+                model.save(folder)
+            if not interrupted:
+                kept.clear()
+        if not team.writes:
             return
-    model.save(folder)
     summary = {
         "folder": str(folder),
         "rows": n_rows,
@@ -263,7 +280,8 @@ def fit(
         print_held_out(model)
         out.print(f"Model saved in {plain(folder)}")
     if interrupted:
-        err.print("[yellow]mpvae:[/yellow] interrupted; the best model so far was saved")
+        more = "; --resume goes on" if (folder / TRAINING).exists() else ""
+        err.print(f"[yellow]mpvae:[/yellow] interrupted; the best model so far was saved{more}")
         raise typer.Exit(130)
 
 
@@ -419,6 +437,17 @@ def benchmark(context: typer.Context) -> None:
             "`pip install -e .[bench]` there, and run this again"
         )
     raise typer.Exit(subprocess.call([sys.executable, str(EXPERIMENTS), *context.args]))
+
+
+def _tell_of_state(folder: Path, *, found: bool, resume: bool) -> None:
+    """Say what becomes of a training that did not end, where there is one or should be."""
+    place = plain(folder)
+    if found and resume:
+        err.print(f"going on with the training in {place}")
+    elif found:
+        err.print(f"a training in {place} did not end; begun anew (--resume: go on with it)")
+    elif resume:
+        err.print(f"nothing to resume in {place}; begun from the start")
 
 
 def _interrupt_once(_number: int, _frame: object) -> None:

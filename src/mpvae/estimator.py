@@ -118,7 +118,8 @@ class MPVAEClassifier(LearnsFromStreams):
     validation_scores_ : dict
         Every metric on the held-out rows, at thresholds chosen on the same rows.
     history_ : DataFrame
-        One row per member and epoch: each loss term and validation score.
+        One row per member and epoch: each loss term and validation score, and how many
+        steps were not taken because loss or gradient were not finite (``skipped``).
     n_epochs_ : int
         Epochs the longest-trained member took.
     networks_ : list of torch modules
@@ -271,9 +272,9 @@ class MPVAEClassifier(LearnsFromStreams):
         sample_weight : array-like of shape (n,), optional
             Weight of each row in the objective; a row of weight 0 is left out.
         checkpoint : path, optional
-            Folder for the state of the training while it lasts. The same call, after the
-            first one was killed, goes on from there and ends with the same model; for that
-            ``random_state`` must be an integer.
+            Folder for the state of the training while it lasts, for one training at a time.
+            The same call, after the first one was killed, goes on from there and ends with
+            the same model; for that ``random_state`` must be an integer.
 
         Returns
         -------
@@ -283,14 +284,22 @@ class MPVAEClassifier(LearnsFromStreams):
         check_parameters(self)
         device_named(self.device)
         self.__dict__.pop("thresholds_", None)
-        self._check_checkpoint(checkpoint)
+        with self._keeping(checkpoint) as kept:
+            self._fit(X, y, X_val, y_val, sample_weight, kept)
+            if kept is not None and kept is not checkpoint:
+                kept.clear()
+        return self
+
+    def _fit(
+        self, X: Any, y: Any, X_val: Any, y_val: Any, sample_weight: Any, kept: Kept | None
+    ) -> None:
         seed = self._seed()
         with FitProgress(self.verbose > 0) as progress:
             rows, validation = self._read_rows(
-                X, y, X_val, y_val, sample_weight, seed, progress.asking
+                X, y, X_val, y_val, sample_weight, seed, progress.asking, kept
             )
-            kept = self._checkpoints(
-                checkpoint,
+            checkpoints = self._checkpoints(
+                kept,
                 seed,
                 *rows.contents(),
                 *(validation.contents() if validation else ()),
@@ -305,9 +314,9 @@ class MPVAEClassifier(LearnsFromStreams):
                     device=device_named(self.device),
                     n_jobs=min(effective_n_jobs(self.n_jobs), self.settings_.n_members),
                     on_epoch=lambda member, record: self._show(progress, member, record),
-                    checkpoints=kept,
+                    checkpoints=checkpoints,
                 )
-        return self._take(fitted, kept, by_fold=validation is None)
+        self._take(fitted, by_fold=validation is None)
 
     def predict(self, X: Any, metric: Metric | None = None, *, rule: str = "auto") -> Any:
         """Labels, decided so that ``metric`` is good (default: the estimator's `metric`).
@@ -420,6 +429,7 @@ class MPVAEClassifier(LearnsFromStreams):
         sample_weight: ArrayLike | None,
         seed: int,
         on_source: Callable[[str], None] = lambda name: None,
+        kept: Kept | None = None,
     ) -> tuple[Rows, Rows | None]:
         """Rows to learn from and to validate on, as the networks see them, evidence included.
 
@@ -432,7 +442,7 @@ class MPVAEClassifier(LearnsFromStreams):
         weight = _check_sample_weight(
             sample_weight, np.empty((X.shape[0], 1)), dtype=np.float64, ensure_non_negative=True
         )
-        X, Y, weight = merge_equal_rows(X, Y, weight)
+        X, Y, weight, number = merge_equal_rows(X, Y, weight)
         if not observed.has_observed(Y):
             raise DataError("y holds no observed label, NaN alone; nothing can be learnt")
         warn_of_unseen(Y, self.label_names_)
@@ -461,12 +471,13 @@ class MPVAEClassifier(LearnsFromStreams):
             X_val, Y_val = self._read_validation(X_val, y_val, allow_missing=allow_missing)
             validation = Rows(X_val, Y_val, np.ones(X_val.shape[0]))
         asked = asked_by(self.base, self.preset, *Y.shape)
-        sources, left_out = fit_evidence(asked, x, Y, weight, seed, on_source)
+        checkpoints = self._checkpoints(kept, seed, x, Y, weight) if asked else None
+        sources, left_out = fit_evidence(asked, x, Y, weight, seed, on_source, checkpoints)
         if validation is not None and sources:
             said = evidence_of_each(sources, validation.X[:, : self.features_.n_outputs])
             validation = replace(validation, evidence=said)
         self.evidence_ = sources  # their weights are not known yet
-        return Rows(wide, Y, weight, left_out), validation
+        return Rows(wide, Y, weight, left_out, number), validation
 
     def _marginals(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self)

@@ -7,15 +7,17 @@ the probit scale.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from mpvae.boosting import Boosting, fit_boosting
+from mpvae.checkpoints import Checkpoint, Checkpoints
 from mpvae.config import Preset
-from mpvae.errors import ConfigError
+from mpvae.distributed import agreed
+from mpvae.errors import ConfigError, ModelFileError
 from mpvae.features import Matrix, with_short_positions
 from mpvae.forest import Forest, fit_forest
 from mpvae.own_classifier import OwnClassifier, can_be_asked, fit_classifier
@@ -39,8 +41,16 @@ class Source(Protocol):
         ...
 
 
+class NamedSource(Source, Protocol):
+    """One of ours, which can be written to a file."""
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Everything by name."""
+        ...
+
+
 _Fit: TypeAlias = Callable[
-    [Matrix, Matrix, NDArray[np.float64], int], tuple[Source, NDArray[np.float64]]
+    [Matrix, Matrix, NDArray[np.float64], int], tuple[NamedSource, NDArray[np.float64]]
 ]
 _NAMED: dict[str, _Fit] = {
     "kernel": fit_kernel_ridge,
@@ -102,6 +112,7 @@ def fit_evidence(
     weight: NDArray[np.float64],
     seed: int,
     on_source: Callable[[str], None] = lambda name: None,
+    checkpoints: Checkpoints | None = None,
 ) -> tuple[list[Source], NDArray[np.float32] | None]:
     """Sources fitted to all rows, and their evidence for each row without itself.
 
@@ -115,6 +126,8 @@ def fit_evidence(
         For what is random in the sources.
     on_source : callable
         Told the name of each source before it is fitted.
+    checkpoints : Checkpoints, optional
+        Where sources that take long are kept, and taken from.
 
     Returns
     -------
@@ -126,13 +139,43 @@ def fit_evidence(
     X = with_short_positions(X)
     sources: list[Source] = []
     found: list[NDArray[np.float32]] = []
-    for one in asked:
+    for number, one in enumerate(asked):
         on_source(one if isinstance(one, str) else type(one).__name__)
-        fit = _NAMED[one] if isinstance(one, str) else partial(fit_classifier, one)
-        source, left_out = fit(X, Y, weight, seed)
+        if isinstance(one, str):
+            kept = None if checkpoints is None else checkpoints.of_source(number)
+            source, left_out = _fit_named(one, X, Y, weight, seed, kept)
+        else:
+            source, left_out = fit_classifier(one, X, Y, weight, seed)
         sources.append(source)
         found.append(left_out.astype(np.float32))
     return sources, np.stack(found) if found else None
+
+
+def _fit_named(
+    name: str,
+    X: Matrix,
+    Y: Matrix,
+    weight: NDArray[np.float64],
+    seed: int,
+    checkpoint: Checkpoint | None,
+) -> tuple[Source, NDArray[np.float64]]:
+    """A source and what it says of rows it has not seen; as it was kept, if it was."""
+    found = None if checkpoint is None else checkpoint.read()
+    if checkpoint is not None and found is not None:
+        arrays = {key: tensor.numpy() for key, tensor in found[0].items()}
+        try:
+            left_out = arrays.pop("left_out")
+            return KINDS[name].from_arrays(arrays, X.shape[1], Y.shape[1]), left_out
+        except (KeyError, ValueError) as error:
+            raise ModelFileError(
+                f"{checkpoint.file} is no state of this training; delete it to begin anew"
+            ) from error
+    source, left_out = _NAMED[name](X, Y, weight, seed)
+    if checkpoint is not None and agreed([float(checkpoint.due())])[0]:
+        arrays = {**source.arrays(), "left_out": left_out}
+        tensors = {k: torch.from_numpy(np.ascontiguousarray(a)) for k, a in arrays.items()}
+        checkpoint.write(tensors, {})
+    return source, left_out
 
 
 def evidence_of_each(sources: Sequence[Source], X: Matrix) -> NDArray[np.float32]:

@@ -26,6 +26,8 @@ MAX_DISCRETE = 20
 _FAR = 30.0  # times the usual largest value: a column in another unit
 _KNOT_SHARES = np.linspace(0, 1, N_KNOTS)
 _OUTER_SHARE = 0.5 / N_KNOTS  # the outermost ranks: 2.8 standard deviations
+_LARGEST = 8e307  # numbers beyond it count as this: their differences would overflow
+_SMALLEST = 1e-307  # to divide by: the inverse of what is smaller overflows
 MAX_LEVELS = 100
 """A text column with more distinct values than this is taken for an identifier and refused."""
 
@@ -67,16 +69,17 @@ class FeatureMap:
                 return self.apply(
                     sp.csr_array(X).toarray()
                 )  # as wide as the rows it was fitted on
-            scaled = sp.csr_array(X.multiply(1 / self.scale))
+            scaled = sp.csr_array(X.multiply(1 / np.maximum(self.scale, _SMALLEST)))
+            scaled.data = np.clip(scaled.data, -_LARGEST, _LARGEST)
             if self.row_length is not None:
                 scaled = _to_length(scaled, self.row_length)
             scaled.data = _float32(scaled.data)
             return scaled
         parts = []
-        numbers = numbers_of(X, self.numeric)
+        numbers = _bounded(numbers_of(X, self.numeric))
         if self.row_length is not None:  # fitted on sparse rows: map these as one of them
             return self.apply(sp.csr_array(np.where(np.isnan(numbers), 0, numbers))).toarray()
-        with np.errstate(over="ignore"):  # too large for a float: the largest, below
+        with np.errstate(over="ignore"):  # 1e300 in a column of 1e-300: cut off below
             z = (numbers - self.mean) / self.scale
         missing = np.isnan(z)
         if self.knots is not None:
@@ -100,7 +103,7 @@ def with_quantiles(
     """
     if sp.issparse(X) or len(features.numeric) == 0:
         return features
-    numbers = numbers_of(X, features.numeric)
+    numbers = _bounded(numbers_of(X, features.numeric))
     knots = np.full((numbers.shape[1], N_KNOTS), np.nan)
     for j, column in enumerate(numbers.T):
         known = ~np.isnan(column)
@@ -140,7 +143,7 @@ def fit_features(
         numeric, levels = np.arange(X.shape[1]), {}
     if len(numeric) == 0 and not any(levels.values()):
         raise DataError("X has no column with a value; give at least one feature")
-    numbers = numbers_of(X, numeric)
+    numbers = _bounded(numbers_of(X, numeric))
     missing = np.isnan(numbers)
     known = np.where(missing, 0, weight[:, None])
     total = known.sum(0)
@@ -268,6 +271,10 @@ def numbers_of(X: Matrix | pd.DataFrame, columns: NDArray[np.int64]) -> NDArray[
         ) from error
 
 
+def _bounded(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.clip(numbers, -_LARGEST, _LARGEST)
+
+
 def _text(X: Matrix | pd.DataFrame, position: int) -> NDArray[np.object_]:
     """Column as text, None where missing; the number 1.0 is "1", as an integer would be."""
     column = X.iloc[:, position] if isinstance(X, pd.DataFrame) else pd.Series(X[:, position])
@@ -321,14 +328,19 @@ def _normal_scores(
     """
     below = np.interp(values, knots, _KNOT_SHARES)
     above = np.interp(-values, -knots[::-1], -_KNOT_SHARES[::-1])
-    middle = np.clip(0.5 * (below - above), _OUTER_SHARE, 1 - _OUTER_SHARE)
-    return np.asarray(ndtri(middle))
+    with np.errstate(invalid="ignore"):
+        middle = 0.5 * (below - above)
+    lost = np.flatnonzero(~np.isfinite(middle))  # between knots 1e-310 apart: ranks will do
+    if len(lost):
+        sides = (np.searchsorted(knots, values[lost], side) for side in ("left", "right"))
+        middle[lost] = (0.5 * sum(sides) - 0.5) / (N_KNOTS - 1)
+    return np.asarray(ndtri(np.clip(middle, _OUTER_SHARE, 1 - _OUTER_SHARE)))
 
 
 def _to_length(X: Matrix, length: float) -> Matrix:
     """Sparse rows scaled to a Euclidean length; a row of zeros stays one."""
     largest = _safe_scale(abs(X).max(axis=1).toarray().ravel())  # 1e200 squared overflows
-    parts = sp.csr_array(X.multiply(1 / largest[:, None]))
+    parts = sp.csr_array(X.multiply(1 / np.maximum(largest, _SMALLEST)[:, None]))
     norm = _safe_scale(np.sqrt(parts.multiply(parts).sum(axis=1)))
     return sp.csr_array(parts.multiply(length / norm[:, None]))
 

@@ -1,8 +1,9 @@
 """What learning needs whether rows are in memory or read as needed: settings, seed, results."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 
 from mpvae import members
-from mpvae.checkpoints import Checkpoints, Kept, question_of
+from mpvae.checkpoints import Checkpoints, Kept, keeping, question_of
 from mpvae.config import DataShape, Metric, Objective, Preset, Settings, resolve, setting_docs
 from mpvae.errors import ConfigError
 from mpvae.evidence import Source, evidence_of
@@ -27,6 +28,7 @@ class Learner(JointQuestions):
     """A classifier that has settings, trains members and takes over what they have learnt."""
 
     preset: Preset
+    base: Any
     objective: Objective
     metric: Metric
     recalibrate: bool
@@ -65,10 +67,13 @@ class Learner(JointQuestions):
             parts.append(evidence_of(self.evidence_, x))
         return beside(x, *parts)
 
-    def _check_checkpoint(self, folder: str | Path | Kept | None) -> None:
-        """Refuse, before anything is done, what could not be taken up again."""
-        if folder is None or isinstance(folder, Kept):
-            return
+    def _keeping(self, folder: str | Path | Kept | None) -> AbstractContextManager[Kept | None]:
+        """The folder for the state of a training; what could not be taken up is refused."""
+        if folder is None:
+            return nullcontext()
+        if isinstance(folder, Kept):
+            folder.folder.mkdir(parents=True, exist_ok=True)
+            return nullcontext(folder)
         if not isinstance(folder, str | Path):
             raise ConfigError(f"checkpoint must be a folder, got {folder!r}")
         if not isinstance(self.random_state, int | np.integer):
@@ -78,21 +83,21 @@ class Learner(JointQuestions):
             )
         if Path(folder).exists() and not Path(folder).is_dir():
             raise ConfigError(f"checkpoint {folder} is a file; give a folder")
+        return keeping(Path(folder))
 
     def _checkpoints(
-        self, folder: str | Path | Kept | None, seed: int, *data: Matrix | NDArray[Any] | None
+        self, kept: Kept | None, seed: int, *data: Matrix | NDArray[Any] | None
     ) -> Checkpoints | None:
-        """Where the state of a training on this data is kept, if anywhere."""
-        if folder is None:
+        """The state of a training on this data, if it is kept."""
+        if kept is None:
             return None
         names = (list(self.label_names_), list(getattr(self, "feature_names_in_", ())))
-        asked = (self.settings_, self.metric, seed, names, __version__)
-        kept = folder if isinstance(folder, Kept) else Kept(Path(folder))
+        several = self.base if isinstance(self.base, list | tuple) else [self.base]
+        base = [one if isinstance(one, str) else type(one).__name__ for one in several]
+        asked = (self.settings_, self.metric, self.preset, base, seed, names, __version__)
         return Checkpoints(kept, question_of(asked, data))
 
-    def _take(
-        self, fitted: members.Members, kept: Checkpoints | None, *, by_fold: bool
-    ) -> Self:
+    def _take(self, fitted: members.Members, *, by_fold: bool) -> None:
         """Take over trained networks, and what held-out rows say of them."""
         if self.recalibrate:
             fitted = members.recalibrate(fitted)
@@ -111,9 +116,6 @@ class Learner(JointQuestions):
         self.thresholds_ = made.thresholds
         if fitted.interrupted:
             raise KeyboardInterrupt("fit was interrupted; the model holds the best so far")
-        if kept is not None:
-            kept.clear()
-        return self
 
     def _show(self, progress: FitProgress, member: int, record: EpochRecord) -> None:
         scores = f"loss {record.terms['total']:.3f}"

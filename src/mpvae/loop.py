@@ -1,7 +1,8 @@
 """The loop that trains every network: minibatches, a schedule, stopping on validation rows."""
 
 import math
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, TypeAlias, cast
@@ -17,9 +18,13 @@ from mpvae.checkpoints import Checkpoint
 from mpvae.config import Metric, Schedule
 from mpvae.errors import ConfigError, ModelFileError, MPVAEError
 from mpvae.features import Matrix
-from mpvae.rows import Learnt, Rows
+from mpvae.rows import Batch, Learnt, Rows
 
 Terms: TypeAlias = Any  # a NamedTuple of tensors of shape (); its field `total` is minimised
+MAX_SKIPPED = 10
+"""Steps in a row that could not be taken: there is no way on."""
+_STEEPEST = 1e18  # norm of a gradient: its square has to be a number of float32
+_REMEDY = "lower lr, or look for extreme values in X"
 
 
 class LoopSettings(Protocol):
@@ -54,6 +59,8 @@ class EpochRecord:
     metric: Metric
     val_metric: float | None
     is_best: bool
+    skipped: int = 0
+    """Steps not taken, since loss or gradient were not finite."""
 
     def row(self) -> dict[str, float | int | bool | str | None]:
         """As a row of the history table."""
@@ -64,6 +71,7 @@ class EpochRecord:
             "val_log_loss": self.val_log_loss,
             f"val_{self.metric}": self.val_metric,
             "is_best": self.is_best,
+            "skipped": self.skipped,
         }
 
 
@@ -113,6 +121,11 @@ def fit_network(
     finished epoch ends the training early and keeps the best epoch so far. With a checkpoint
     a training that was killed goes on, bit for bit as if it had not been.
 
+    A step whose loss or gradient is not finite is not taken: a warning names the first, the
+    history counts them. After `MAX_SKIPPED` in a row, or where the validation rows get no
+    finite probabilities, the training ends with the best epoch so far, or without one in an
+    MPVAEError.
+
     Parameters
     ----------
     network : Module
@@ -142,34 +155,47 @@ def fit_network(
         run.take_up(checkpoint)
     interrupted = False
     try:
-        epochs = _epochs(network, rows, settings, optimizer, loss, len(run.history), seed)
+        epochs = _epochs(network, rows, settings, optimizer, loss, run, seed)
         while not run.over and (done := next(epochs, None)) is not None:
-            lr, terms = done
+            lr, terms, skipped = done
             epoch = len(run.history) + 1
             network.eval()
-            due = None if checkpoint is None else float(checkpoint.due())
-            log_loss, value, due = distributed.agreed(
-                [*_validate(probabilities, validation, metric), due]
+            now = (0.0, 0.0) if checkpoint is None else (checkpoint.due(), checkpoint.lasts())
+            log_loss, value, due, lasts = distributed.agreed(
+                [*_validate(probabilities, validation, metric), *map(float, now)]
             )
             score = _to_minimise(log_loss, value, settings) if validation else -epoch
-            is_best = score < run.best_score
+            # Weights with which the last step could not be taken come after all others.
+            ranked = (run.skipped > 0, score)
+            is_best = math.isfinite(score) and ranked < run.best_score
             if is_best:
-                run.best_score, run.best = score, _copy(network)
-            record = EpochRecord(epoch, lr, terms, log_loss, metric, value, is_best)
+                run.best_score, run.best = ranked, _copy(network)
+            record = EpochRecord(epoch, lr, terms, log_loss, metric, value, is_best, skipped)
             run.history.append(record)
             on_epoch(record)
             run.over = epoch == settings.max_epochs or bool(
                 validation and _out_of_patience(run.history, settings.patience)
             )
-            if checkpoint is not None and (due or run.over):
+            if checkpoint is not None and (due or (run.over and lasts)):
                 checkpoint.write(*run.state())
     except KeyboardInterrupt:
         if not run.history:
             raise
         interrupted = True
+    except _NoWayOn as end:
+        if not run.has_something_better():
+            raise MPVAEError(f"{end}; {_REMEDY}") from None
+        warnings.warn(
+            f"{end}; the training ends with the best of {len(run.history)} epochs; {_REMEDY}",
+            stacklevel=2,
+        )
     network.load_state_dict(run.best)
     network.eval().requires_grad_(False)
     return Course(run.history, interrupted)
+
+
+class _NoWayOn(Exception):
+    """The training cannot go on; its text says why."""
 
 
 @dataclass(slots=True, eq=False)
@@ -179,9 +205,17 @@ class _Run:
     network: nn.Module
     optimizer: Adam
     best: dict[str, Tensor]
-    best_score: float = math.inf
+    best_score: tuple[bool, float] = (True, math.inf)
     history: list[EpochRecord] = field(default_factory=list)
     over: bool = False
+    skipped: int = 0  # steps not taken, the last ones in a row
+    warned: bool = False
+
+    def has_something_better(self) -> bool:
+        """Whether some epoch was the best, with other weights than those of now."""
+        now = self.network.state_dict()
+        moved = any(not torch.equal(now[name], value) for name, value in self.best.items())
+        return moved and any(record.is_best for record in self.history)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON values it can be taken up from."""
@@ -193,6 +227,7 @@ class _Run:
             "best_score": self.best_score,
             "history": [asdict(record) for record in self.history],
             "over": self.over,
+            "skipped": self.skipped,
         }
         return tensors, facts
 
@@ -209,9 +244,11 @@ class _Run:
             }
             self.optimizer.load_state(_part(tensors, "adam."))
             torch.set_rng_state(tensors["random"])
-            self.best_score = float(facts["best_score"])
+            stuck, score = facts["best_score"]
+            self.best_score = bool(stuck), float(score)
             self.history = [EpochRecord(**record) for record in facts["history"]]
             self.over = bool(facts["over"])
+            self.skipped = int(facts["skipped"])
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ModelFileError(
                 f"{checkpoint.file} is no state of this training; delete it to begin anew"
@@ -228,39 +265,78 @@ def _epochs(
     settings: LoopSettings,
     optimizer: Adam,
     loss: Callable[[Tensor, Tensor, Tensor], Terms],
-    n_done: int,
+    run: _Run,
     seed: int,
-) -> Iterator[tuple[float, dict[str, float]]]:
-    """Train epoch by epoch; yield the learning rate and the mean of every loss term."""
+) -> Iterator[tuple[float, dict[str, float], int]]:
+    """Train epoch by epoch; yield learning rate, means of the loss terms, steps not taken."""
     like = next(network.parameters())
     n, size = len(rows), settings.batch_size
     us = distributed.team()
     n_steps = math.ceil(n / size)
     total_steps = settings.max_epochs * n_steps
+    n_done = len(run.history)
     step = n_done * n_steps
-    for _ in range(n_done, settings.max_epochs):
+    for epoch in range(n_done + 1, settings.max_epochs + 1):
         generator = None
         if us.size > 1:  # one order of the rows in all processes, noise of its own in each
             generator = torch.Generator().manual_seed(seed + step)
             torch.manual_seed(seed + step + (us.rank + 1) * 2**40)
         network.train()
         sums: Tensor | float = 0.0
-        names: tuple[str, ...] = ()
-        for x, y, weight in rows.batches(size, like, generator):
+        taken, skipped = 0.0, 0  # share of the rows; steps
+        for number, batch in enumerate(rows.batches(size, like, generator), 1):
             lr = settings.lr * _schedule(step / total_steps, settings)
-            terms = loss(x, y, weight)
+            terms = loss(batch.x, batch.y, batch.weight)
             optimizer.zero_grad()
             terms.total.backward()
             names, values = terms._fields, torch.stack(tuple(terms)).detach()
             if us.size > 1:
-                values = distributed.add_up(network.parameters(), weight.sum(), terms)
-            optimizer.step(lr)
+                values = distributed.add_up(network.parameters(), batch.weight.sum(), terms)
             step += 1
-            done = min(size, n - (step - 1) % n_steps * size)  # rows of the whole batch
-            sums = sums + values * (done / n)
-        means = dict(zip(names, cast("Tensor", sums).tolist(), strict=True))
-        _refuse_non_finite(means, step)
-        yield lr, means
+            done = min(size, n - (number - 1) * size) / n  # share of the whole batch
+            if can_be_taken(values, network.parameters()):
+                optimizer.step(lr)
+                sums = sums + values * done
+                taken += done
+                run.skipped = 0
+                continue
+            skipped += 1
+            run.skipped += 1
+            place = f"epoch {epoch}, batch {number} of {n_steps}{_rows_of(batch)}"
+            what = _not_finite_terms(dict(zip(names, values.tolist(), strict=True)))
+            if run.skipped == MAX_SKIPPED:
+                raise _NoWayOn(f"{MAX_SKIPPED} steps in a row, to {place}: {what} not finite")
+            if not run.warned:
+                run.warned = True
+                warnings.warn(
+                    f"{place}: {what} not finite; such a step is not taken, history_ counts "
+                    f"them; {_REMEDY}",
+                    stacklevel=3,
+                )
+        share = taken if skipped else 1.0
+        means = (cast("Tensor", sums) / share).tolist() if taken else [math.nan] * len(names)
+        yield lr, dict(zip(names, means, strict=True)), skipped
+
+
+def can_be_taken(terms: Tensor, parameters: Iterable[Tensor]) -> bool:
+    """Whether loss and gradient of a step are finite, and so will be the optimiser's state."""
+    norms = torch._foreach_norm([p.grad for p in parameters if p.grad is not None])
+    return bool(torch.stack([*norms, terms.abs().max()]).max() < _STEEPEST)
+
+
+def _not_finite_terms(terms: dict[str, float]) -> str:
+    bad = [name for name, value in terms.items() if not math.isfinite(value)]
+    return f"the loss ({', '.join(bad)}) is" if bad else "the gradient is too large, or"
+
+
+def _rows_of(batch: Batch) -> str:
+    """Rows of a batch, those with the largest values first, where their numbers are known."""
+    if batch.number is None or not len(batch.number):
+        return ""
+    order = batch.x.abs().amax(1).argsort(descending=True).tolist()
+    some = ", ".join(str(batch.number[i]) for i in order[:3])
+    more = f" and {len(order) - 3} more" if len(order) > 3 else ""
+    return f" (rows {some}{more}, counted from 0)"
 
 
 def _schedule(progress: float, settings: LoopSettings) -> float:
@@ -279,7 +355,7 @@ def _validate(
         return None, None
     P = probabilities(rows.X)
     if not np.isfinite(P).all():
-        raise _not_finite("the probabilities of the validation rows are")
+        raise _NoWayOn("the probabilities of the validation rows are not finite")
     threshold = observed.best_threshold(rows.Y, P, metric, "paper")
     value = observed.decision_score(rows.Y, P, metric, threshold)
     return observed.log_loss(rows.Y, P), value
@@ -302,13 +378,3 @@ def _out_of_patience(history: list[EpochRecord], patience: int | None) -> bool:
 
 def _copy(network: nn.Module) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in network.state_dict().items()}
-
-
-def _refuse_non_finite(means: dict[str, float], step: int) -> None:
-    bad = [name for name, value in means.items() if not math.isfinite(value)]
-    if bad:
-        raise _not_finite(f"the loss after {step} steps ({', '.join(bad)}) is")
-
-
-def _not_finite(what: str) -> MPVAEError:
-    return MPVAEError(f"{what} not finite; lower lr, or look for extreme values in X")

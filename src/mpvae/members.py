@@ -5,10 +5,14 @@ predictions to choose thresholds from, and they tell how good the model is.
 """
 
 import copy
+import os
+import threading
+import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, TypeAlias, get_args
+from functools import cache, partial
+from typing import Any, TypeAlias, cast, get_args
 
 import joblib
 import numpy as np
@@ -198,15 +202,40 @@ def _in_processes(
 ) -> Iterator[_Done]:
     """As `_train_one` for each, some of them at the same time."""
     pool = joblib.Parallel(n_jobs=n_jobs, return_as="generator")
-    each = (joblib.delayed(_on_one_thread)(train_one, *one) for one in todo)
-    for member, done in enumerate(pool(each)):
+    here = os.getpid()
+    each = (joblib.delayed(_on_one_thread)(here, train_one, *one) for one in todo)
+    for member, (done, told) in enumerate(pool(each)):
+        for warning in told:
+            warnings.warn(warning, stacklevel=2)
         on_epoch(member, done[0].history[-1])
         yield done
 
 
-def _on_one_thread(train_one: Callable[..., _Done], *one: Any) -> _Done:
+def _on_one_thread(
+    parent: int, train_one: Callable[..., _Done], *one: Any
+) -> tuple[_Done, list[Warning]]:
+    """A trained member, and what was warned of: said by the process that people look at."""
+    _end_with(parent)
     torch.set_num_threads(1)
-    return train_one(*one, lambda record: None)
+    with warnings.catch_warnings(record=True) as told:
+        done = train_one(*one, lambda record: None)
+    return done, [cast("Warning", warning.message) for warning in told]
+
+
+@cache
+def _end_with(parent: int) -> None:
+    """End this process once the one that has started it was killed.
+
+    It would wait for work for ever, or train on and write over what a resumed training keeps.
+    """
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.2)
+        os._exit(1)  # nobody is left who could be told
+
+    if os.getppid() == parent:  # else somebody else sees to our processes
+        threading.Thread(target=watch, name="mpvae-parent", daemon=True).start()
 
 
 def recalibrate(fitted: Members) -> Members:

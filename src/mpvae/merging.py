@@ -17,8 +17,10 @@ def merge_equal_rows(
     X: Any,
     Y: Any,
     weight: NDArray[np.float64],
-) -> tuple[Any, Any, NDArray[np.float64]]:
+) -> tuple[Any, Any, NDArray[np.float64], NDArray[np.int64]]:
     """Distinct rows in an order that depends on their content alone, with summed weights.
+
+    Last comes which row each is, the first of those that are equal.
 
     Where rows of equal features differ in labels, as on tables of a few categories, a row
     stays as often as its weight says, the smallest weight given being one row; up to
@@ -41,7 +43,7 @@ def merge_equal_rows(
     copies = np.maximum(np.rint(often), 1).astype(np.int64)
     rows, summed = np.repeat(rows, copies), np.repeat(summed / copies, copies)
     summed /= summed.mean()  # ratios alone count, and float32 does not hold 1e50
-    return (X.iloc[rows] if isinstance(X, pd.DataFrame) else X[rows]), Y[rows], summed
+    return (X.iloc[rows] if isinstance(X, pd.DataFrame) else X[rows]), Y[rows], summed, rows
 
 
 def as_repeats(weight: NDArray[np.float64], most: int) -> NDArray[np.int64] | None:

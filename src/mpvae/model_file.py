@@ -25,6 +25,8 @@ from mpvae.errors import ModelFileError
 SCHEMA = 1
 """Number of the layout; a model of a newer one is refused by name."""
 MANIFEST = "manifest.json"
+TRAINING = ".training"
+"""Folder inside that of a model, for the state of its training while that lasts."""
 MAX_MANIFEST_BYTES = 64 * 1024
 MAX_JSON_BYTES = 512 * 1024**2
 MAX_TENSOR_BYTES = 16 * 1024**3
@@ -53,19 +55,28 @@ def write_model(folder: str | Path, description: dict[str, Any], tensors: Tensor
         "weights": (serialise_tensors(tensors), ".safetensors"),
     }
     files = {}
+    new: list[Path] = []
     try:
         refuse_foreign(folder)
         folder.mkdir(parents=True, exist_ok=True)
         for role, (content, suffix) in contents.items():
             digest = hashlib.sha256(content).hexdigest()
             name = f"{role}-{digest[:12]}{suffix}"
+            if not (folder / name).exists():
+                new.append(folder / name)
             write_atomically(folder / name, content)
             files[role] = {"name": name, "bytes": len(content), "sha256": digest}
         manifest = {"format": "mpvae", "schema": SCHEMA, "files": files}
         write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL
+        with contextlib.suppress(OSError, ValueError):
+            for path in new:  # no manifest names them
+                path.unlink(missing_ok=True)
         reason = getattr(error, "strerror", None) or error
-        raise ModelFileError(f"cannot write the model to {folder}: {reason}") from error
+        raise ModelFileError(
+            f"cannot write the model to {folder}: {reason}; a model that stood there still "
+            "does; make room, or give another folder"
+        ) from error
     keep = {MANIFEST, *(entry["name"] for entry in files.values())}
     with contextlib.suppress(OSError):  # the model stands; a leftover does no harm
         for path in folder.iterdir():
@@ -79,6 +90,11 @@ def read_model(folder: str | Path) -> tuple[dict[str, Any], Tensors]:
     if not folder.is_dir():
         raise ModelFileError(
             f"{folder} is not a folder; give the one `save` or `mpvae fit` wrote"
+        )
+    if (folder / TRAINING).is_dir() and not (folder / MANIFEST).exists():
+        raise ModelFileError(
+            f"{folder} holds a training that has not ended, and no model yet; if it was "
+            "killed, the same `mpvae fit` with --resume goes on"
         )
     manifest = _parse_json(_read(folder / MANIFEST, MAX_MANIFEST_BYTES), folder / MANIFEST)
     schema = manifest.get("schema")
@@ -155,7 +171,7 @@ def _finite_number(text: str) -> float:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
+    """Write a file whole or not at all; once this returns, a power cut does not undo it."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".mpvae-", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as stream:
@@ -167,6 +183,25 @@ def write_atomically(path: Path, content: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+    _make_durable(path.parent)
+
+
+def _make_durable(folder: Path) -> None:
+    """Bring the names in a folder to the disk: that of a renamed file is not there yet."""
+    if os.name == "nt":
+        return  # folders cannot be opened there
+    with contextlib.suppress(OSError):  # not every file system can; the content is safe
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def remove_temporary(folder: Path) -> None:
+    """Delete what writes that were killed have left in a folder."""
+    for path in folder.glob(".mpvae-*.tmp"):
+        path.unlink(missing_ok=True)
 
 
 def refuse_foreign(folder: Path) -> None:
@@ -174,7 +209,11 @@ def refuse_foreign(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise ModelFileError(f"{folder} is a file; give a folder for the model")
     if folder.is_dir() and not (folder / MANIFEST).exists():
-        foreign = [path.name for path in folder.iterdir() if not _is_ours(path)]
+        foreign = [
+            path.name
+            for path in folder.iterdir()
+            if not _is_ours(path) and path.name != TRAINING
+        ]
         if foreign:
             raise ModelFileError(
                 f"{folder} holds other files ({', '.join(sorted(foreign)[:3])}); "

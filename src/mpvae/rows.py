@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -17,8 +17,14 @@ FARTHEST = 5.0
 """On the probit scale: evidence is never certain."""
 
 
-Batch: TypeAlias = tuple[Tensor, Tensor, Tensor]
-"""Features (N, D), labels (N, L) and weights (N,) of some rows."""
+class Batch(NamedTuple):
+    """Features (N, D), labels (N, L) and weights (N,) of some rows."""
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor
+    number: NDArray[np.int64] | None = None
+    """Of each row in the table that was given, (N,), where it is known."""
 
 
 class Learnt(Protocol):
@@ -58,6 +64,7 @@ class Rows:
     Y: Matrix
     weight: NDArray[np.float64]
     evidence: NDArray[np.float32] | None = None  # (S, n, L), of models that have not seen it
+    number: NDArray[np.int64] | None = None  # (n,), in the table that was given
 
     def __len__(self) -> int:
         return len(self.weight)
@@ -86,10 +93,11 @@ class Rows:
         for start in range(0, len(self), size):
             index = order[start : start + size]
             index = index[share_of(len(index), us)]
-            yield (
+            yield Batch(
                 rows_tensor(self.X, index, like),
                 rows_tensor(self.Y, index, like),
                 torch.as_tensor(self.weight[index]).to(like),
+                None if self.number is None else self.number[index],
             )
 
     def prevalence(self) -> NDArray[np.float64]:
@@ -103,7 +111,8 @@ class Rows:
     def take(self, index: NDArray[np.int64]) -> "Rows":
         """Those rows alone."""
         evidence = None if self.evidence is None else self.evidence[:, index]
-        return Rows(self.X[index], self.Y[index], self.weight[index], evidence)
+        number = None if self.number is None else self.number[index]
+        return Rows(self.X[index], self.Y[index], self.weight[index], evidence, number)
 
     def with_evidence(self, worth: NDArray[np.float64] | None) -> Matrix:
         """Features, and evidence of worth (S, L), if there is any, in L more columns."""

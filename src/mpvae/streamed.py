@@ -67,16 +67,21 @@ class LearnsFromStreams(Learner):
                 "are read as needed; leave base out, or give fewer rows to fit"
             )
         self.__dict__.pop("thresholds_", None)
-        self._check_checkpoint(checkpoint)
+        with self._keeping(checkpoint) as kept:
+            self._fit_stream(as_table(source, labels=labels, exclude=exclude), device, kept)
+            if kept is not None and kept is not checkpoint:
+                kept.clear()
+        return self
+
+    def _fit_stream(self, table: Table, device: str, kept: Kept | None) -> None:
         seed = self._seed()
-        table = as_table(source, labels=labels, exclude=exclude)
         with FitProgress(self.verbose > 0) as progress:
             progress.asking("the rows for their statistics")
             seen = look_over(table, seed)
             self._begin(table, seen, seed)
             parts = partial(folded, table, seen, self._encode_chunk, self.settings_, seed)
-            kept = self._checkpoints(
-                checkpoint, seed, seen.n_rows, seen.positive, seen.observed, seen.digest
+            checkpoints = self._checkpoints(
+                kept, seed, seen.n_rows, seen.positive, seen.observed, seen.digest
             )
             learn, _ = next(iter(parts()))
             with threads_that_pay(learn, self.settings_, reading=1):
@@ -87,9 +92,9 @@ class LearnsFromStreams(Learner):
                     seed=seed,
                     device=device,
                     on_epoch=lambda member, record: self._show(progress, member, record),
-                    checkpoints=kept,
+                    checkpoints=checkpoints,
                 )
-        return self._take(fitted, kept, by_fold=True)
+        self._take(fitted, by_fold=True)
 
     def _begin(self, table: Table, seen: Overview, seed: int) -> None:
         """Take over what one pass over a table has told: all that comes before networks."""

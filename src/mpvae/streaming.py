@@ -297,7 +297,7 @@ def _joined(blocks: list[_Block]) -> _Block:
 
 
 def _tensors(X: NDArray[np.float32], Y: NDArray[np.float32], like: Tensor) -> Batch:
-    return (
+    return Batch(
         torch.from_numpy(X).to(like),
         torch.from_numpy(Y).to(like),
         torch.ones(len(Y)).to(like),

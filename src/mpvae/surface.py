@@ -46,7 +46,7 @@ class MultiLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         p = self._marginals(X)
         if self.multilabel_:
             return self._wrap(p, X, self.label_names_)
-        return self._wrap(np.hstack([1 - p, p]), X, self.classes_)
+        return self._wrap(inside_zero_one(np.hstack([1 - p, p])), X, self.classes_)
 
     def decision_function(self, X: Any) -> Any:
         """Probability of each label on the probit scale: positive where it exceeds one half."""
