@@ -1,6 +1,7 @@
 """NumPy arrays from untrusted files: the header is checked before memory is taken."""
 
 import math
+import os
 import warnings
 from pathlib import Path
 from typing import IO, Any
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from mpvae.data.files import DAMAGE, one_line
 from mpvae.errors import DataError
+from mpvae.opening import open_regular
 
 
 def load_npy(path: Path) -> NDArray[Any]:
@@ -22,8 +24,8 @@ def load_npy(path: Path) -> NDArray[Any]:
         If the file is absent or damaged, or holds Python objects.
     """
     try:
-        with path.open("rb") as stream:
-            return read_array(stream, path.stat().st_size, file=path.name)
+        with open_regular(path) as stream:
+            return read_array(stream, os.fstat(stream.fileno()).st_size, file=path.name)
     except FileNotFoundError:
         raise DataError(f"{path} does not exist; check the path") from None
     except OSError as error:

@@ -23,6 +23,8 @@ Row: TypeAlias = Mapping[str, float | str | None]
 Known: TypeAlias = Mapping[str, int]
 MAX_ROWS = 1000
 """Rows of one question."""
+UPLOAD = "upload.csv"
+"""What a table that was sent is called in messages."""
 MAX_MAPPED = 3000
 """Labels above which there is no map of them."""
 
@@ -99,13 +101,16 @@ class Answers:
         """Rows of a CSV file that has the model's features among its columns."""
         names = [feature["name"] for feature in self.features]
         with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "upload.csv"
+            file = Path(folder) / UPLOAD
             file.write_bytes(text)
             X = read_table(file, columns=names).features()
         if len(X) > MAX_ROWS:
-            raise DataError(f"the file has {len(X)} rows; give at most {MAX_ROWS} at a time")
+            raise DataError(f"{UPLOAD} has {len(X)} rows; give at most {MAX_ROWS} at a time")
         rows = self.as_rows(X)
-        self.table(rows)  # refuses text where there should be numbers
+        try:
+            self.table(rows)  # refuses text where there should be numbers
+        except DataError as error:
+            raise DataError(f"{UPLOAD}, {error}") from None
         return rows
 
     def as_rows(self, X: pd.DataFrame) -> list[dict[str, Any]]:
@@ -189,4 +194,4 @@ def _checked(value: Any, feature: Mapping[str, Any], row: int) -> Any:
         return str(value)
     if isinstance(value, bool | int | float) and math.isfinite(value):
         return float(value)
-    raise DataError(f"row {row + 1}: {name!r} is {value!r}; give a finite number, or null")
+    raise DataError(f"row {row + 1}: {name!r} is {value!r:.80}; give a finite number, or null")
