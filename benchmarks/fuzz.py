@@ -4,7 +4,7 @@
 
 An input is a pure function of target, seed and number (tests/fuzz). The reader is called in a
 process that may take 1 GB of address space beyond what it has when it begins; one that dies,
-waits, or takes over 5 s or 1 GB for one input has made a find, whose files are kept in the folder
+waits, or takes over 5 s or 1 GB for one input has made a find; its files are kept in the folder
 that is printed. A run that was interrupted goes on where it was. Results go to
 benchmarks/results/fuzz.json; the exit status is 1 where there is a find.
 """

@@ -87,7 +87,8 @@ def read_model(folder: str | Path) -> tuple[dict[str, Any], Tensors]:
         raise ModelFileError(f"{folder / MANIFEST} is not the manifest of an mpvae model")
     if schema > SCHEMA:
         raise ModelFileError(
-            f"{folder} has schema {schema}, this version reads up to {SCHEMA}; update mpvae"
+            f"{folder} has schema {told(schema)}, this version reads up to {SCHEMA}; "
+            "update mpvae"
         )
     text = _verified(folder, manifest, "model", MAX_JSON_BYTES)
     weights = _verified(folder, manifest, "weights", MAX_TENSOR_BYTES)
@@ -109,7 +110,7 @@ def _verified(folder: Path, manifest: dict[str, Any], role: str, limit: int) -> 
     size = entry.get("bytes")
     if len(content) != size:
         raise ModelFileError(
-            f"{folder / name} has {len(content)} bytes, its manifest says {size}; "
+            f"{folder / name} has {len(content)} bytes, its manifest says {told(size)}; "
             "the copy is incomplete, copy the folder again"
         )
     if hashlib.sha256(content).hexdigest() != entry.get("sha256"):
@@ -119,9 +120,9 @@ def _verified(folder: Path, manifest: dict[str, Any], role: str, limit: int) -> 
     return content
 
 
-def told(error: BaseException) -> str:
-    """What an error says, on one line, without what a terminal would obey."""
-    text = " ".join(str(error).split())[:200]
+def told(value: object) -> str:
+    """What an error or a value says, on one short line, without what a terminal would obey."""
+    text = " ".join(str(value).split())[:200]
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 

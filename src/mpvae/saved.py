@@ -312,6 +312,8 @@ def _names(values: list[Any], n: int) -> Any:
         raise ValueError(f"expected a list of {n} names")
     if not all(isinstance(value, str) for value in values):
         raise ValueError("a name is not text")
+    if len(set(values)) != n:
+        raise ValueError("a name stands twice")
     return np.array(values, dtype=object)
 
 

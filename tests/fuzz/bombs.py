@@ -11,6 +11,8 @@ import json
 import struct
 import zipfile
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -213,3 +215,12 @@ BOMBS: dict[str, tuple[str, Callable[[], Files]]] = {
     ),
 }
 """Reader and files, by what they try."""
+
+
+def corpus() -> dict[str, tuple[str, Callable[[], Files]]]:
+    """All that was ever found, one folder each, below the name of its reader."""
+    found = sorted((Path(__file__).parent / "corpus").glob("*/*"))
+    return {
+        f"{path.parent.name}/{path.name}": (path.parent.name, partial(seeds.folder, path))
+        for path in found
+    }

@@ -204,7 +204,7 @@ def models() -> list[Files]:
 
 
 def first_model() -> Files:
-    return _folder(FIXTURES / "model_v1")
+    return folder(FIXTURES / "model_v1")
 
 
 _WAYS: list[dict[str, Any]] = [
@@ -221,12 +221,13 @@ def _fitted(**settings: Any) -> Files:
         hidden=(4,), latent_dim=2, n_factors=2, n_draws=4, n_members=2, max_epochs=2,
         random_state=0, **settings,
     ).fit(X, Y)  # fmt: skip
-    with tempfile.TemporaryDirectory() as folder:
-        model.save(Path(folder) / "model")
-        return _folder(Path(folder) / "model")
+    with tempfile.TemporaryDirectory() as home:
+        model.save(Path(home) / "model")
+        return folder(Path(home) / "model")
 
 
-def _folder(path: Path) -> Files:
+def folder(path: Path) -> Files:
+    """The files of a folder."""
     return {file.name: file.read_bytes() for file in sorted(path.iterdir())}
 
 
@@ -238,7 +239,7 @@ def states() -> list[Files]:
         "steps": torch.tensor(7),
         "mask": torch.tensor([True, False]),
     }
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "zebra.safetensors"
+    with tempfile.TemporaryDirectory() as home:
+        file = Path(home) / "zebra.safetensors"
         Checkpoint(file, QUESTION).write(tensors, {"epoch": 3, "history": [{"loss": 0.5}]})
         return [{"zebra.safetensors": file.read_bytes()}]

@@ -146,7 +146,10 @@ def _read_parts(folder: Path) -> None:
 def _read_model(folder: Path) -> None:
     """Load, and ask: what loads must not hang or break afterwards."""
     model = load_model(folder)
-    model.predict_proba(_ROWS)
+    levels = model.features_.levels
+    row = [["sand" if k in levels else 9.5 for k in range(model.n_features_in_)]]
+    X = pd.DataFrame(row * 2, columns=getattr(model, "feature_names_in_", None))
+    model.predict_proba(X)
 
 
 def _read_state(folder: Path) -> None:
@@ -167,7 +170,6 @@ def _uploads() -> list[Files]:
     return [{"upload.csv": rows.to_csv(index=False).encode()}]
 
 
-_ROWS = pd.DataFrame({"depth": [1.0, 9.5], "acidity": [7.0, None], "ground": ["sand", "x"]})
 _CSV = (
     b",", b";", b"\t", b'"', b'""', b"\n", b"\r\n", b"depth", b"y_trout", b"ground", b"NA",
     b"sand", b"true", b"no", b"#", b"1,5", b"2020-01-01", b"18446744073709551616", b",,,,,,,",

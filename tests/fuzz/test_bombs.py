@@ -1,4 +1,4 @@
-"""Files that unpack, repeat or search without end, each in a process that may take 1 GB."""
+"""Bombs, and what was found once, each in a process that may take 1 GB."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fuzz.bombs import BOMBS
+from fuzz.bombs import BOMBS, corpus
 from fuzz.mutations import MAX_BYTES
 
 ROOT = Path(__file__).parents[2]
@@ -16,12 +16,13 @@ MOST_BYTES = 2**30
 CHILD = """
 import json, os, resource, sys
 from pathlib import Path
-from fuzz.bombs import BOMBS
+from fuzz.bombs import BOMBS, corpus
 from fuzz.targets import outcome, put
 
 home = Path(sys.argv[1])
-files = {bomb: make() for bomb, (_, make) in BOMBS.items()}
-for bomb, (name, _) in BOMBS.items():
+bombs = BOMBS | corpus()
+files = {bomb: make() for bomb, (_, make) in bombs.items()}
+for bomb, (name, _) in bombs.items():
     put(files[bomb], home)
     sys.stdout.flush()
     if os.fork():
@@ -65,7 +66,7 @@ def measured(tmp_path_factory):
     return {line[0]: line[1:] for line in map(json.loads, done.stdout.splitlines())}
 
 
-@pytest.mark.parametrize("bomb", BOMBS)
+@pytest.mark.parametrize("bomb", BOMBS | corpus())
 def test_a_bomb_does_not_go_off(bomb, measured):
     length, verdict, message, grown = measured[bomb]
     assert not verdict.startswith("find"), (verdict, message)

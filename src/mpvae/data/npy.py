@@ -14,6 +14,8 @@ from mpvae.data.files import DAMAGE, one_line
 from mpvae.errors import DataError
 from mpvae.opening import open_regular
 
+_MAX_HEADER = 1024  # characters: those of plain arrays have about a hundred
+
 
 def load_npy(path: Path) -> NDArray[Any]:
     """Array in an ``.npy`` file of numbers.
@@ -47,13 +49,15 @@ def read_array(stream: IO[bytes], size: int, *, file: str) -> NDArray[Any]:
             )
         if expected != size or min(shape, default=0) < 0:
             raise DataError(
-                f"{file} declares shape {one_line(shape)} ({expected:,} bytes) but holds "
-                f"{size:,} bytes; the file is damaged, write it anew"
+                f"{file} declares shape {one_line(shape)} ({one_line(f'{expected:,}')} bytes) "
+                f"but holds {size:,} bytes; the file is damaged, write it anew"
             )
         stream.seek(0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # as in _read_header
-            array: NDArray[Any] = npy_format.read_array(stream, allow_pickle=False)
+            array: NDArray[Any] = npy_format.read_array(
+                stream, allow_pickle=False, max_header_size=_MAX_HEADER
+            )
     except DataError:
         raise
     except DAMAGE as error:
@@ -69,9 +73,9 @@ def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # files of Python 2 make NumPy warn, and read well
         if version == (1, 0):
-            shape, _, dtype = npy_format.read_array_header_1_0(stream)
+            shape, _, dtype = npy_format.read_array_header_1_0(stream, _MAX_HEADER)
         elif version == (2, 0):
-            shape, _, dtype = npy_format.read_array_header_2_0(stream)
+            shape, _, dtype = npy_format.read_array_header_2_0(stream, _MAX_HEADER)
         else:
             raise ValueError(f"format version {version} is not for plain arrays")
     return shape, dtype
