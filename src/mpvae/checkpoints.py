@@ -70,7 +70,7 @@ class Checkpoint:
                 facts = dict(json.loads(stored.metadata()["facts"]))
                 tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
                 question = facts.pop("question")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (
             OSError,

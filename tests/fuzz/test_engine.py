@@ -129,8 +129,16 @@ def test_memory_that_was_refused_is_a_find_though_the_error_is_ours(tmp_path, mo
 
 
 @pytest.mark.slow
-def test_the_long_run_sees_death_waiting_work_and_memory(tmp_path):
-    command = [sys.executable, "benchmarks/fuzz.py", "canary", "--inputs", "16"]
+def test_the_long_run_sees_death_waiting_work_and_memory(tmp_path, monkeypatch):
+    command = [
+        sys.executable,
+        "benchmarks/fuzz.py",
+        "canary",
+        "--inputs",
+        "10",
+        "--seed",
+        "106",
+    ]
     result = tmp_path / "fuzz.json"
     done = subprocess.run(
         [*command, "--results", str(result)], cwd=ROOT, capture_output=True, text=True
@@ -146,7 +154,8 @@ def test_the_long_run_sees_death_waiting_work_and_memory(tmp_path):
         b"hide": "find: took too much memory",
         b"raise": "find: KeyError",
     }
-    drawn = {k: CANARY.change(Random(f"canary 0 {k}"), {}, [])["zebra.bin"] for k in range(16)}
+    monkeypatch.setitem(targets.TARGETS, "canary", CANARY)
+    drawn = {k: targets.files_of("canary", 106, k)["zebra.bin"] for k in range(10)}
     assert set(drawn.values()) == set(WORDS)
     for number, word in drawn.items():
         assert verdicts.get(number, "").startswith(expected.get(word, ""))
