@@ -42,7 +42,7 @@ def given_settings(config: Path | None, given: list[str]) -> dict[str, Any]:
             try:
                 values[name] = _parse(name, value) if isinstance(value, str) else value
             except ConfigError as error:
-                raise ConfigError(f"{config}: {error}") from None
+                raise ConfigError(f"{config}: {one_line(error, 400)}") from None
     for pair in given:
         name, equals, text = pair.partition("=")
         if not equals:

@@ -67,7 +67,8 @@ def changed_json(rng: Random, value: Any) -> str:
         elif isinstance(inside, dict):
             inside[rng.choice(("x", "", str(key) + "x", "0", "-1"))] = inside.pop(key)
         else:
-            inside.extend([inside[key]] * rng.choice((1, 10, 1000)))
+            times = MAX_BYTES // (len(json.dumps(inside[key])) + 2)
+            inside.extend([inside[key]] * min(times, rng.choice((1, 10, 1000))))
     text = json.dumps(value)
     for name, put in raw.items():
         text = text.replace(json.dumps(name), put)

@@ -91,7 +91,8 @@ def as_float32(
                 f"{one_line(values[row, column])} is too large for single precision; rescale "
                 "the column"
             )
-    return values.astype(np.float32, copy=False)
+    with np.errstate(invalid="ignore"):  # a NaN may be of the kind that signals
+        return values.astype(np.float32, copy=False)
 
 
 _NOT_A_LABEL = -1.0

@@ -70,6 +70,11 @@ def read_array(stream: IO[bytes], size: int, *, file: str) -> NDArray[Any]:
 
 def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     version = npy_format.read_magic(stream)
+    start = stream.tell()
+    header = stream.read(_MAX_HEADER).partition(b"\n")[0]
+    if sum(map(header.count, (b"(", b"[", b"{"))) > 4:  # NumPy gives it to Python's parser
+        raise ValueError("its header is not that of a plain array")
+    stream.seek(start)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # files of Python 2 make NumPy warn, and read well
         if version == (1, 0):

@@ -77,7 +77,8 @@ def labels_of_numbers(
     """Labels as int32 where all are 0 or 1, else with room for NaN; other values stay."""
     if ((Y == 0) | (Y == 1)).all():
         return Y.astype(np.int32)
-    with np.errstate(over="ignore"):  # long doubles: what becomes infinite is refused, too
+    # long doubles may become infinite, which is refused, too; a NaN may be of those that signal
+    with np.errstate(over="ignore", invalid="ignore"):
         return Y.astype(np.float64) if Y.dtype.kind == "f" else Y
 
 
