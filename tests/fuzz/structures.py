@@ -51,7 +51,7 @@ def changed_json(rng: Random, value: Any) -> str:
         inside, key = rng.choice(places)
         change = rng.randrange(8)
         if change < 3:
-            inside[key] = rng.choice(ODD_VALUES)
+            inside[key] = json.loads(json.dumps(rng.choice(ODD_VALUES)))  # a copy of its own
         elif change == 3 and isinstance(inside[key], int | float):
             inside[key] = rng.choice((-1, 2, 0.5)) * inside[key] + rng.choice((-1, 0, 1))
         elif change == 4:

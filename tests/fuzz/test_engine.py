@@ -58,6 +58,13 @@ def test_changed_json_is_mostly_json():
     assert 100 < sum(map(parses, texts)) < 200
 
 
+def test_changed_json_is_a_function_of_its_generator():
+    value = {"a": [1, 2, {"b": None}], "c": "text"}
+    texts = [changed_json(Random(k), value) for k in range(500)]
+    assert [changed_json(Random(k), value) for k in range(500)] == texts
+    assert value == {"a": [1, 2, {"b": None}], "c": "text"}
+
+
 def test_the_length_of_a_changed_header_mostly_fits():
     (files,) = seeds.states()
     (data,) = files.values()
