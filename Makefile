@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint slow browser docs gallery screenshots figures tables reproduction clean
+.PHONY: demo test lint slow fuzz browser docs gallery screenshots figures tables reproduction clean
 
 demo: .venv/demo
 	$(BIN)/mpvae demo
@@ -21,6 +21,10 @@ lint: .venv/dev
 # Minutes of training: real data ($MPVAE_DATA or ../shared/data), a worker killed under Ray.
 slow: .venv/dev
 	$(BIN)/python -m pytest --slow -m slow
+
+# A hundred thousand hostile files for every reader: an hour or so. FUZZ="csv npz" for some.
+fuzz: .venv/dev
+	$(BIN)/python benchmarks/fuzz.py $(FUZZ)
 
 # What the browser tests need beside Python packages: Chromium, and axe-core from npm.
 browser: .venv/dev

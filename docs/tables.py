@@ -283,9 +283,22 @@ def load() -> list[str]:
     ]
 
 
+def fuzz() -> list[str]:
+    found = json.loads((RESULTS / "fuzz.json").read_text())
+    titles = ("reader", "inputs", "read", "refused", "slowest", "most memory", "finds")
+    lines = [f"| {' | '.join(titles)} |", "|---|---|---|---|---|---|---|"]
+    for name, run in found.items():
+        cells = [f"{run['inputs']:,}", f"{run['accepted']:,}"]
+        cells += [f"{sum(run['refused'].values()):,}", f"{run['most_seconds']:.2f} s"]
+        cells += [f"{run['most_megabytes']:.0f} MB", str(len(run["finds"]))]
+        lines.append(row(name, cells))
+    return lines
+
+
 TABLES = {
     "look": look,
     "load": load,
+    "fuzz": fuzz,
     "steps": steps,
     "variance": variance,
     "growth": growth,

@@ -667,3 +667,23 @@ def test_a_model_of_sparse_rows_comes_back_and_its_row_length_is_checked(tmp_pat
     for value in (0.0, True, 10**400):
         rewrite(tmp_path / "model", description | {"row_length": value})
         refused(tmp_path / "model")
+
+
+def test_a_link_that_leads_out_of_the_folder_is_refused(copied, tmp_path):
+    weights = part(copied, "weights")
+    weights.rename(tmp_path / "elsewhere")
+    weights.symlink_to(tmp_path / "elsewhere")
+    refused(copied, "is a link that leads out of its folder")
+
+
+def test_a_link_inside_the_folder_is_followed(copied, model):
+    weights = part(copied, "weights")
+    weights.rename(weights.with_name("blob"))
+    weights.symlink_to("blob")
+    assert load_model(copied).n_features_in_ == model.n_features_in_
+
+
+def test_json_with_a_name_twice_is_refused(copied):
+    manifest = copied / MANIFEST
+    manifest.write_text(manifest.read_text().replace("{", '{"schema": 1,', 1))
+    refused(copied, "a name stands twice in one object")

@@ -33,7 +33,8 @@ from torch import Tensor
 from mpvae.distributed import agreed, team
 from mpvae.errors import ModelFileError
 from mpvae.features import Matrix
-from mpvae.model_file import remove_temporary, write_atomically
+from mpvae.model_file import remove_temporary, told, write_atomically
+from mpvae.opening import open_regular
 
 State: TypeAlias = tuple[dict[str, Tensor], dict[str, Any]]
 """Tensors by name, and JSON values."""
@@ -177,16 +178,24 @@ class Checkpoint:
     def read(self) -> State | None:
         """What was written last, if anything was."""
         try:
+            open_regular(self.file).close()  # safe_open would wait for a pipe
             with safe_open(self.file, framework="pt") as stored:
-                facts = json.loads(stored.metadata()["facts"])
+                facts = dict(json.loads(stored.metadata()["facts"]))
                 tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
                 question = facts.pop("question")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        except (
+            OSError,
+            SafetensorError,
+            LookupError,
+            TypeError,
+            ValueError,
+            RecursionError,
+        ) as error:
             raise ModelFileError(
-                f"{self.file} is not the state of a training ({error}); delete it to begin "
-                "anew (mpvae fit: leave out --resume)"
+                f"{self.file} is not the state of a training ({told(error)}); delete it to "
+                "begin anew (mpvae fit: leave out --resume)"
             ) from error
         if question != self.question:
             raise ModelFileError(
@@ -204,10 +213,10 @@ class Checkpoint:
         """
         start = time.monotonic()
         if team().writes:
-            told = json.dumps(facts | {"question": self.question})
+            text = json.dumps(facts | {"question": self.question})
             whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
             try:
-                write_atomically(self.file, save(whole, {"facts": told}))
+                write_atomically(self.file, save(whole, {"facts": text}))
             except OSError as error:
                 warnings.warn(
                     f"cannot write the state of the training to {self.file.parent}: "

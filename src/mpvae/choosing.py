@@ -15,6 +15,7 @@ from mpvae.checkpoints import Kept
 from mpvae.config import parse_setting, setting_docs
 from mpvae.data import LabelledTable, read_table
 from mpvae.data.columns import LabelChoice, match_columns
+from mpvae.data.files import one_line
 from mpvae.data.parts import (
     IN_MEMORY_VALUES,
     ParquetParts,
@@ -25,19 +26,23 @@ from mpvae.data.parts import (
 from mpvae.errors import ConfigError, DataError
 from mpvae.estimator import MPVAEClassifier
 from mpvae.evidence import KINDS
+from mpvae.opening import open_regular
 from mpvae.terminal import err, plain
+
+MAX_TOML_BYTES = 8 * 1024
+"""Largest file of settings: the time of reading one key grows with the square of its length."""
 
 
 def given_settings(config: Path | None, given: list[str]) -> dict[str, Any]:
     """Settings of a TOML file, then those given one by one as NAME=VALUE; base may be one."""
     values: dict[str, Any] = {}
     if config is not None:
-        try:
-            values = tomllib.loads(config.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{config} is not valid TOML: {error}") from error
+        values = _read_toml(config)
         for name, value in values.items():  # TOML has no None: patience = "none"
-            values[name] = _parse(name, value) if isinstance(value, str) else value
+            try:
+                values[name] = _parse(name, value) if isinstance(value, str) else value
+            except ConfigError as error:
+                raise ConfigError(f"{config}: {one_line(error, 400)}") from None
     for pair in given:
         name, equals, text = pair.partition("=")
         if not equals:
@@ -45,8 +50,26 @@ def given_settings(config: Path | None, given: list[str]) -> dict[str, Any]:
         values[name.strip()] = _parse(name.strip(), text.strip())
     unknown = [name for name in values if name not in setting_docs() and name != "base"]
     if unknown:
-        raise ConfigError(f"there is no setting {unknown[0]!r}; see mpvae settings")
+        where = "" if config is None else f"{config}: "
+        name = one_line(unknown[0])
+        raise ConfigError(f"{where}there is no setting {name!r}; see mpvae settings")
     return values
+
+
+def _read_toml(file: Path) -> dict[str, Any]:
+    try:
+        with open_regular(file) as stream:
+            content = stream.read(MAX_TOML_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}; check the path") from error
+    if len(content) > MAX_TOML_BYTES:
+        raise ConfigError(
+            f"{file} has more than {MAX_TOML_BYTES:,} bytes; settings take few lines"
+        )
+    try:
+        return tomllib.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:  # ValueError: also 5000 digits
+        raise ConfigError(f"{file} is not valid TOML: {one_line(error)}") from error
 
 
 def _parse(name: str, text: str) -> Any:

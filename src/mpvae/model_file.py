@@ -21,6 +21,7 @@ from safetensors.numpy import load as parse_tensors
 from safetensors.numpy import save as serialise_tensors
 
 from mpvae.errors import ModelFileError
+from mpvae.opening import open_regular
 
 SCHEMA = 1
 """Number of the layout; a model of a newer one is refused by name."""
@@ -102,7 +103,8 @@ def read_model(folder: str | Path) -> tuple[dict[str, Any], Tensors]:
         raise ModelFileError(f"{folder / MANIFEST} is not the manifest of an mpvae model")
     if schema > SCHEMA:
         raise ModelFileError(
-            f"{folder} has schema {schema}, this version reads up to {SCHEMA}; update mpvae"
+            f"{folder} has schema {told(schema)}, this version reads up to {SCHEMA}; "
+            "update mpvae"
         )
     text = _verified(folder, manifest, "model", MAX_JSON_BYTES)
     weights = _verified(folder, manifest, "weights", MAX_TENSOR_BYTES)
@@ -124,7 +126,7 @@ def _verified(folder: Path, manifest: dict[str, Any], role: str, limit: int) -> 
     size = entry.get("bytes")
     if len(content) != size:
         raise ModelFileError(
-            f"{folder / name} has {len(content)} bytes, its manifest says {size}; "
+            f"{folder / name} has {len(content)} bytes, its manifest says {told(size)}; "
             "the copy is incomplete, copy the folder again"
         )
     if hashlib.sha256(content).hexdigest() != entry.get("sha256"):
@@ -134,9 +136,19 @@ def _verified(folder: Path, manifest: dict[str, Any], role: str, limit: int) -> 
     return content
 
 
+def told(value: object) -> str:
+    """What an error or a value says, on one short line, without what a terminal would obey."""
+    text = " ".join(str(value).split())[:200]
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 def _read(path: Path, limit: int) -> bytes:
     try:
-        with path.open("rb") as stream:
+        if path.is_symlink() and path.resolve().parent != path.parent.resolve():
+            raise ModelFileError(
+                f"{path} is a link that leads out of its folder; copy the file itself into it"
+            )
+        with open_regular(path) as stream:
             size = os.fstat(stream.fileno()).st_size
             if size > limit:
                 raise ModelFileError(f"{path} has {size} bytes, more than the limit of {limit}")
@@ -151,9 +163,14 @@ def _read(path: Path, limit: int) -> bytes:
 
 def _parse_json(content: bytes, path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(content, parse_constant=_refuse_constant, parse_float=_finite_number)
+        value = json.loads(
+            content,
+            parse_constant=_refuse_constant,
+            parse_float=_finite_number,
+            object_pairs_hook=_each_once,
+        )
     except (ValueError, RecursionError) as error:
-        raise ModelFileError(f"{path} is not valid JSON: {error}") from error
+        raise ModelFileError(f"{path} is not valid JSON: {told(error)}") from error
     if not isinstance(value, dict):
         raise ModelFileError(f"{path} does not hold a JSON object")
     return value
@@ -161,6 +178,13 @@ def _parse_json(content: bytes, path: Path) -> dict[str, Any]:
 
 def _refuse_constant(text: str) -> None:
     raise ValueError(f"{text} is not a JSON number")
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):  # two readers could see two different models
+        raise ValueError("a name stands twice in one object")
+    return found
 
 
 def _finite_number(text: str) -> float:

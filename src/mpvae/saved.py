@@ -17,7 +17,7 @@ from mpvae.errors import ConfigError, ModelFileError
 from mpvae.evidence import KINDS, source_names
 from mpvae.features import N_KNOTS, FeatureMap
 from mpvae.kernel_features import KernelFeatures
-from mpvae.model_file import Tensors
+from mpvae.model_file import Tensors, told
 from mpvae.networks import MPVAE
 from mpvae.version import __version__
 
@@ -103,7 +103,7 @@ def from_file(
     try:
         return _restore(kind, description, tensors)
     except ConfigError as error:
-        raise ModelFileError(f"{folder} holds an invalid setting: {error}") from error
+        raise ModelFileError(f"{folder} holds an invalid setting: {told(error)}") from error
     except (
         LookupError,
         TypeError,
@@ -112,9 +112,8 @@ def from_file(
         RuntimeError,
         ArithmeticError,
     ) as error:
-        reason = " ".join(str(error).split())[:200]
         raise ModelFileError(
-            f"{folder} does not describe a model ({type(error).__name__}: {reason}); "
+            f"{folder} does not describe a model ({type(error).__name__}: {told(error)}); "
             "was it edited? save the model again"
         ) from error
 
@@ -313,6 +312,8 @@ def _names(values: list[Any], n: int) -> Any:
         raise ValueError(f"expected a list of {n} names")
     if not all(isinstance(value, str) for value in values):
         raise ValueError("a name is not text")
+    if len(set(values)) != n:
+        raise ValueError("a name stands twice")
     return np.array(values, dtype=object)
 
 

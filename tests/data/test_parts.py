@@ -127,10 +127,22 @@ def test_a_truncated_file_is_named(folder):
         open_parts(folder)
 
 
-def test_damage_inside_a_file_is_found_when_it_is_read(folder):
+def test_damage_inside_a_file_is_found_when_it_is_opened(folder):
     file = folder / "deep" / "b.parquet"
     content = bytearray(file.read_bytes())
     content[100:2000] = bytes(1900)
+    file.write_bytes(bytes(content))
+    with pytest.raises(DataError, match=r"deep/b\.parquet cannot be read as Parquet"):
+        open_parts(folder)
+
+
+def test_damage_of_values_is_found_when_they_are_read(folder):
+    file = folder / "deep" / "b.parquet"
+    whole = pd.read_parquet(file)
+    whole.to_parquet(file, compression="zstd")
+    content = bytearray(file.read_bytes())
+    at = content.index(b"\x28\xb5\x2f\xfd")  # how zstd begins
+    content[at : at + 8] = bytes(8)
     file.write_bytes(bytes(content))
     parts = open_parts(folder)
     with pytest.raises(DataError, match=r"deep/b\.parquet cannot be read as Parquet"):

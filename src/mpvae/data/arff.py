@@ -1,7 +1,7 @@
 """Data sets in ARFF, the text format of WEKA, MEKA and Mulan."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -81,12 +81,23 @@ def _features(content: ArffContent, chosen: list[int], file: str) -> Features:
         X = content.values[:, chosen]
         X.data = as_float32(X.data[:, None], names=("of a feature",), file=file)[:, 0]
         return X
+    _check_cells(len(content.lines), len(chosen), file)
     return pd.DataFrame(
         {
-            attribute.name: _frame_column(attribute, _dense(content, [i])[:, 0])
-            for i, attribute in zip(chosen, attributes, strict=True)
+            attribute.name: _frame_column(attribute, values)
+            for attribute, values in zip(attributes, _columns(content, chosen), strict=True)
         }
     )
+
+
+def _columns(content: ArffContent, chosen: list[int]) -> Iterator[NDArray[np.float64]]:
+    """The chosen columns, one by one."""
+    values = content.values
+    if isinstance(values, np.ndarray):
+        yield from (values[:, i] for i in chosen)
+    else:
+        by_column = values.tocsc()
+        yield from (by_column[:, [i]].toarray()[:, 0] for i in chosen)
 
 
 def _frame_column(
@@ -105,7 +116,9 @@ def _labels(content: ArffContent, chosen: list[int], file: str) -> Labels:
         Y = content.values[:, chosen]
         if Y.shape[0] * Y.shape[1] > MAX_DENSE_LABELS:
             return labels_from_csr(Y, file=file)
-    matrix = _dense(content, chosen)
+    _check_cells(len(content.lines), len(chosen), file)
+    block = content.values[:, chosen]
+    matrix = block if isinstance(block, np.ndarray) else block.toarray()
     for column, attribute in enumerate(attributes):
         codes = matrix[:, column]
         if not attribute.is_numeric:
@@ -126,13 +139,10 @@ def _cell(content: ArffContent, column: int, row: int) -> object:
     return content.attributes[column].show(float(content.values[row, column]))
 
 
-def _dense(content: ArffContent, chosen: list[int]) -> NDArray[np.float64]:
-    n_cells = len(content.lines) * len(chosen)
-    if n_cells > MAX_DENSE_LABELS:
+def _check_cells(n_rows: int, n_columns: int, file: str) -> None:
+    # dense rows have no more cells than the file has bytes; sparse ones may
+    if n_rows * n_columns > MAX_DENSE_LABELS:
         raise DataError(
-            f"{len(content.lines)} rows x {len(chosen)} nominal columns are too many to hold; "
-            "choose fewer columns, or write them as numbers"
+            f"{file}: {n_rows} rows x {n_columns} columns are too many to hold with nominal "
+            "columns among them; choose fewer columns, or write them as numbers"
         )
-    block = content.values[:, chosen]
-    dense = block if isinstance(block, np.ndarray) else block.toarray()
-    return np.asarray(dense, dtype=np.float64)

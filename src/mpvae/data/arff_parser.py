@@ -14,6 +14,9 @@ from mpvae.data.files import one_line
 from mpvae.data.sparse import checked_csr
 from mpvae.errors import DataError
 
+MAX_IMPLICIT = 2**23
+"""Largest number of cells that sparse rows may leave out and that are not 0."""
+
 
 @dataclass(slots=True)
 class Attribute:
@@ -189,7 +192,8 @@ def _parse_dense(
 def _parse_sparse(
     first: Line, lines: Iterator[Line], relation: str, attributes: list[Attribute], file: str
 ) -> ArffContent:
-    values, indices, pointers, numbers = array("d"), array("q"), array("q", [0]), []
+    values, indices, pointers = array("d"), array("q"), array("q", [0])
+    numbers: list[int] = []
     implicit_ones = [i for i, a in enumerate(attributes) if a.categories[:1] == ["1"]]
     implicit_ones = [i for i in implicit_ones if attributes[i].is_numeric]
     line: Line | None = first
@@ -205,6 +209,12 @@ def _parse_sparse(
             row.setdefault(i, 1.0)
         indices.extend(row.keys())
         values.extend(row.values())
+        if len(numbers) * len(implicit_ones) > MAX_IMPLICIT:
+            raise DataError(
+                f"{file} line {number}: {len(implicit_ones)} columns are 1 in every row that "
+                f"does not name them, more than {MAX_IMPLICIT:,} cells; write {{0,1}} for "
+                "{1,0} and name those that are 1"
+            )
         pointers.append(len(values))
         numbers.append(number)
         line = next(lines, None)

@@ -2,13 +2,10 @@
 
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from mpvae.data.cells import as_float32
 from mpvae.data.files import listing
 from mpvae.data.npy import load_npy
-from mpvae.data.npz import check_size, numbered_names
+from mpvae.data.npz import check_size, labels_of_numbers, numbered_names
 from mpvae.data.table import LabelledTable
 from mpvae.errors import DataError
 
@@ -64,7 +61,7 @@ def read_authors(
     parts = {"train": train_idx, "val": val_idx, "test": test_idx}
     return LabelledTable(
         X=as_float32(matrix[:, start:end], names=feature_names, file=path.name),
-        Y=_labels(matrix[:, meta_offset:start]) if n_labels else None,
+        Y=labels_of_numbers(matrix[:, meta_offset:start]) if n_labels else None,
         feature_names=feature_names,
         label_names=numbered_names("y", n_labels),
         splits={part: load_npy(Path(file)) for part, file in parts.items() if file is not None},
@@ -104,9 +101,3 @@ def read_authors_beside(path: Path, *, n_labels: int, meta_offset: int = 0) -> L
         val_idx=index["val"],
         test_idx=index["test"],
     )
-
-
-def _labels(Y: NDArray[np.generic]) -> NDArray[np.int32] | NDArray[np.float64]:
-    if ((Y == 0) | (Y == 1)).all():
-        return Y.astype(np.int32)
-    return Y.astype(np.float64)

@@ -82,17 +82,17 @@ def as_float32(
     values: NDArray[np.generic], *, names: Sequence[str], file: str
 ) -> NDArray[np.float32]:
     """Features (n, D) in single precision, refusing numbers too large for it."""
-    if values.dtype == np.float32:
+    if values.dtype.kind == "f" and values.dtype.itemsize > 4:  # no integer is too large
+        too_large = np.isfinite(values) & (np.abs(values) > np.finfo(np.float32).max)
+        if too_large.any():
+            row, column = divmod(int(np.argmax(too_large)), values.shape[1])
+            raise DataError(
+                f"{file} row {row + 1}, column {one_line(names[column])}: "
+                f"{one_line(values[row, column])} is too large for single precision; rescale "
+                "the column"
+            )
+    with np.errstate(invalid="ignore"):  # a NaN may be of the kind that signals
         return values.astype(np.float32, copy=False)
-    wide = values.astype(np.float64)
-    too_large = np.isfinite(wide) & (np.abs(wide) > np.finfo(np.float32).max)
-    if too_large.any():
-        row, column = (int(i) for i in np.argwhere(too_large)[0])
-        raise DataError(
-            f"{file} row {row + 1}, column {one_line(names[column])}: {wide[row, column]:g} is "
-            "too large for single precision; rescale the column"
-        )
-    return wide.astype(np.float32)
 
 
 _NOT_A_LABEL = -1.0

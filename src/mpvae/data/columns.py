@@ -80,6 +80,8 @@ def choose_features(
     """Positions of the feature columns among ``names``."""
     if columns is None:
         patterns = _patterns(exclude)
+        if not patterns and names:
+            return list(range(len(names)))
         dropped = set(match_columns(names, patterns, role="feature", file=file))
         kept = [i for i in range(len(names)) if i not in dropped]
         if not kept:

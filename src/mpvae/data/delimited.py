@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -67,13 +68,13 @@ def _separator(path: Path, text: str) -> str:
     return ";" if ";" in header and "," not in header else ","
 
 
-def _scan(text: str, separator: str, file: str) -> tuple[list[str], list[int]]:
+def _scan(text: str, separator: str, file: str) -> "tuple[list[str], array[int]]":
     """Column names, and the line on which each row ends; refuses ragged rows.
 
     pandas fills short rows with missing values, so the count of cells is checked here.
     """
     names: list[str] = []
-    lines: list[int] = []
+    lines = array("q")
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     try:
         for row in reader:
@@ -117,7 +118,7 @@ def _parse(text: str, separator: str, names: list[str], file: str) -> pd.DataFra
         ) from error
 
 
-def _refuse_decimal_commas(X: pd.DataFrame, lines: list[int], file: str) -> None:
+def _refuse_decimal_commas(X: pd.DataFrame, lines: Sequence[int], file: str) -> None:
     for name in X.columns:
         if pd.api.types.is_numeric_dtype(X[name].dtype):
             continue

@@ -10,14 +10,21 @@ import zipfile
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, BinaryIO, cast
 
 from mpvae.errors import DataError
+from mpvae.opening import open_regular
 
 MAX_TEXT_BYTES = 2 * 1024**3
 """Largest text file read, after decompression; beyond it, a binary format is better."""
 
-MAX_COLUMNS = 5_000_000
+MAX_UNPACKED = 100
+"""Times its own size that a compressed text file may unpack to: tables stay far below it."""
+
+ALWAYS_UNPACKED = 16 * 1024**2
+"""Bytes that a compressed text file may unpack to, however small it is."""
+
+MAX_COLUMNS = 3_000_000
 """Largest number of features or labels a file may declare or imply."""
 
 DAMAGE = (
@@ -50,11 +57,15 @@ def read_bytes(path: Path, *, limit: int = MAX_TEXT_BYTES) -> bytes:
     ------
     DataError
         If the file cannot be opened, its compression is damaged, or more than ``limit``
-        bytes come out of it.
+        bytes come out of it, or far more than went in.
     """
     try:
-        with _open(path) as stream:
-            content = _read_at_most(stream, limit + 1)
+        with open_regular(path) as packed, _unpacking(packed, path) as stream:
+            most = limit
+            if stream is not packed:
+                size = os.fstat(packed.fileno()).st_size
+                most = min(limit, max(ALWAYS_UNPACKED, MAX_UNPACKED * size))
+            content = _read_at_most(stream, most + 1)
     except FileNotFoundError:
         raise DataError(f"{path} does not exist; check the path") from None
     except (OSError, EOFError, zlib.error) as error:
@@ -63,6 +74,11 @@ def read_bytes(path: Path, *, limit: int = MAX_TEXT_BYTES) -> bytes:
             f"{path.name} cannot be read: {reason}; check that the file is complete and "
             "may be read"
         ) from error
+    if len(content) > most < limit:
+        raise DataError(
+            f"{path.name} unpacks to more than {MAX_UNPACKED} times its size ({most:,} bytes); "
+            "if it should, unpack it first"
+        )
     if len(content) > limit:
         raise DataError(
             f"{path.name} holds more than {limit:,} bytes; write it as .parquet or .npz instead"
@@ -109,9 +125,13 @@ def bare_name(path: Path) -> tuple[str, str]:
 
 
 def one_line(value: object, limit: int = 80) -> str:
-    """Text of a value on one line, shortened to ``limit`` characters."""
+    """Text of a value on one line, shortened to ``limit`` characters.
+
+    What a terminal would obey rather than show becomes a replacement character.
+    """
     text = " ".join(str(value).split())
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+    text = text if len(text) <= limit else text[: limit - 3] + "..."
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def listing(names: Iterable[str], limit: int = 6) -> str:
@@ -129,10 +149,10 @@ def _read_at_most(stream: IO[bytes], size: int) -> bytes:
     return content.getvalue()
 
 
-def _open(path: Path) -> IO[bytes]:
+def _unpacking(packed: BinaryIO, path: Path) -> IO[bytes]:
     suffix = path.suffix.lower()
     if suffix == ".gz":
-        return cast("IO[bytes]", gzip.open(path, "rb"))
+        return cast("IO[bytes]", gzip.GzipFile(fileobj=packed))
     if suffix == ".bz2":
-        return bz2.open(path, "rb")
-    return path.open("rb")
+        return bz2.BZ2File(packed)
+    return packed

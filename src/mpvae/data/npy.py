@@ -1,6 +1,7 @@
 """NumPy arrays from untrusted files: the header is checked before memory is taken."""
 
 import math
+import os
 import warnings
 from pathlib import Path
 from typing import IO, Any
@@ -11,6 +12,9 @@ from numpy.typing import NDArray
 
 from mpvae.data.files import DAMAGE, one_line
 from mpvae.errors import DataError
+from mpvae.opening import open_regular
+
+_MAX_HEADER = 1024  # characters: those of plain arrays have about a hundred
 
 
 def load_npy(path: Path) -> NDArray[Any]:
@@ -22,8 +26,8 @@ def load_npy(path: Path) -> NDArray[Any]:
         If the file is absent or damaged, or holds Python objects.
     """
     try:
-        with path.open("rb") as stream:
-            return read_array(stream, path.stat().st_size, file=path.name)
+        with open_regular(path) as stream:
+            return read_array(stream, os.fstat(stream.fileno()).st_size, file=path.name)
     except FileNotFoundError:
         raise DataError(f"{path} does not exist; check the path") from None
     except OSError as error:
@@ -45,13 +49,15 @@ def read_array(stream: IO[bytes], size: int, *, file: str) -> NDArray[Any]:
             )
         if expected != size or min(shape, default=0) < 0:
             raise DataError(
-                f"{file} declares shape {one_line(shape)} ({expected:,} bytes) but holds "
-                f"{size:,} bytes; the file is damaged, write it anew"
+                f"{file} declares shape {one_line(shape)} ({one_line(f'{expected:,}')} bytes) "
+                f"but holds {size:,} bytes; the file is damaged, write it anew"
             )
         stream.seek(0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # as in _read_header
-            array: NDArray[Any] = npy_format.read_array(stream, allow_pickle=False)
+            array: NDArray[Any] = npy_format.read_array(
+                stream, allow_pickle=False, max_header_size=_MAX_HEADER
+            )
     except DataError:
         raise
     except DAMAGE as error:
@@ -64,12 +70,17 @@ def read_array(stream: IO[bytes], size: int, *, file: str) -> NDArray[Any]:
 
 def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     version = npy_format.read_magic(stream)
+    start = stream.tell()
+    header = stream.read(_MAX_HEADER).partition(b"\n")[0]
+    if sum(map(header.count, (b"(", b"[", b"{"))) > 4:  # NumPy gives it to Python's parser
+        raise ValueError("its header is not that of a plain array")
+    stream.seek(start)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # files of Python 2 make NumPy warn, and read well
         if version == (1, 0):
-            shape, _, dtype = npy_format.read_array_header_1_0(stream)
+            shape, _, dtype = npy_format.read_array_header_1_0(stream, _MAX_HEADER)
         elif version == (2, 0):
-            shape, _, dtype = npy_format.read_array_header_2_0(stream)
+            shape, _, dtype = npy_format.read_array_header_2_0(stream, _MAX_HEADER)
         else:
             raise ValueError(f"format version {version} is not for plain arrays")
     return shape, dtype

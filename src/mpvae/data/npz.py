@@ -1,5 +1,7 @@
 """Data sets as one ``.npz`` file: arrays of features, labels, names and split."""
 
+import os
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -14,13 +16,18 @@ from mpvae.data.npy import read_array
 from mpvae.data.sparse import checked_csr
 from mpvae.data.table import LabelledTable
 from mpvae.errors import DataError
+from mpvae.opening import open_regular
 
 MAX_NPZ_BYTES = 8 * 1024**3
 """Largest uncompressed size of the arrays read from one file."""
 
+MAX_NPZ_UNPACKED = 1100
+"""Times its own size that a file may unpack to: deflate, as NumPy uses it, ends at 1032."""
+
 _CSR_KEYS = ("data", "indices", "indptr", "shape")
 _KEYS = ("X", *_CSR_KEYS, "Y", "feature_names", "label_names")
 _PARTS = ("train", "val", "test")
+_METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
 
 
 def read_npz(path: Path) -> LabelledTable:
@@ -64,23 +71,28 @@ def check_size(matrix: NDArray[Any], role: str, file: str) -> None:
         )
 
 
+def labels_of_numbers(
+    Y: NDArray[Any],
+) -> NDArray[np.int32] | NDArray[np.float64]:
+    """Labels as int32 where all are 0 or 1, else with room for NaN; other values stay."""
+    if ((Y == 0) | (Y == 1)).all():
+        return Y.astype(np.int32)
+    # long doubles may become infinite, which is refused, too; a NaN may be of those that signal
+    with np.errstate(over="ignore", invalid="ignore"):
+        return Y.astype(np.float64) if Y.dtype.kind == "f" else Y
+
+
 def _load_arrays(path: Path) -> dict[str, NDArray[Any]]:
     file = path.name
     wanted = {*_KEYS, *(f"{part}_idx" for part in _PARTS)}
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_regular(path) as packed, zipfile.ZipFile(packed) as archive:
             members = {
                 name.removesuffix(".npy"): archive.getinfo(name)
                 for name in archive.namelist()
                 if name.removesuffix(".npy") in wanted
             }
-            # compared before reading: a few bytes can unpack to terabytes
-            size = sum(member.file_size for member in members.values())
-            if size > MAX_NPZ_BYTES:
-                raise DataError(
-                    f"{file} unpacks to {size:,} bytes, more than {MAX_NPZ_BYTES:,}; "
-                    "split the file"
-                )
+            _check_members(members, os.fstat(packed.fileno()).st_size, file)
             arrays = {}
             for key, member in members.items():
                 with archive.open(member) as stream:
@@ -97,6 +109,21 @@ def _load_arrays(path: Path) -> dict[str, NDArray[Any]]:
             "numpy.savez"
         ) from error
     return arrays
+
+
+def _check_members(members: dict[str, zipfile.ZipInfo], packed: int, file: str) -> None:
+    """Compare sizes before anything is read: a few bytes can unpack to terabytes."""
+    size = sum(member.file_size for member in members.values())
+    if size > MAX_NPZ_BYTES:
+        raise DataError(
+            f"{file} unpacks to {size:,} bytes, more than {MAX_NPZ_BYTES:,}; split the file"
+        )
+    methods = {member.compress_type for member in members.values()}
+    if size > MAX_NPZ_UNPACKED * packed or not methods <= _METHODS:
+        raise DataError(
+            f"{file} has {packed:,} bytes and says that they unpack to {size:,}, in a way that "
+            "NumPy does not write; write it anew with numpy.savez"
+        )
 
 
 def _features(arrays: dict[str, NDArray[Any]], file: str) -> NDArray[Any] | csr_array:
@@ -142,9 +169,7 @@ def _labels(
             f"{file}: Y must be a table of 0 and 1, got {Y.dtype} of shape {Y.shape}"
         )
     check_size(Y, "Y", file)
-    if ((Y == 0) | (Y == 1)).all():
-        return Y.astype(np.int32)
-    return Y.astype(np.float64)  # NaN is welcome; for other values, the table names the cell
+    return labels_of_numbers(Y)
 
 
 def _names(
@@ -155,4 +180,11 @@ def _names(
     names = arrays[key]
     if names.ndim != 1 or names.dtype.kind != "U":
         raise DataError(f"{file}: {key} must be a list of text, got {names.dtype}")
+    if len(names) != n_columns:  # empty texts take no bytes: there may be any number of them
+        raise DataError(
+            f"{file}: {n_columns} columns but {len(names)} {key}; give one name per column"
+        )
+    letters = np.frombuffer(names.tobytes(), np.dtype("u4").newbyteorder(names.dtype.byteorder))
+    if (letters > sys.maxunicode).any():
+        raise DataError(f"{file}: {key} holds what is not text; write the file anew")
     return tuple(str(name) for name in names)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 import pyarrow as pa
@@ -12,11 +13,9 @@ import pyarrow.parquet as pq
 from mpvae.data.cells import label_matrix
 from mpvae.data.columns import LabelChoice, check_unique, choose_columns
 from mpvae.data.files import DAMAGE, one_line
+from mpvae.data.pages import Checked, checked, written_out
 from mpvae.data.table import LabelledTable
 from mpvae.errors import DataError
-
-MAX_PARQUET_BYTES = 8 * 1024**3
-"""Largest uncompressed size read."""
 
 PANDAS_INDEX = re.compile(r"__index_level_\d+__")
 
@@ -50,12 +49,43 @@ def read_parquet(
     )
 
 
+class Opened(NamedTuple):
+    """A Parquet file whose pages are known to be harmless."""
+
+    parquet: pq.ParquetFile
+    file: str
+    known: Checked
+
+    def plain(self, table: pa.Table, text: frozenset[str] = frozenset()) -> pa.Table:
+        """Rows that were read, as numbers and text.
+
+        Decimals become numbers; columns of nothing, too, or text where ``text`` has them.
+        """
+        for i, field in enumerate(table.schema):
+            column = table.column(i)
+            if pa.types.is_decimal(field.type) or pa.types.is_null(field.type):
+                column = column.cast(pa.string() if field.name in text else pa.float64())
+            elif field.name in self.known.repeating and pa.types.is_dictionary(field.type):
+                column = written_out(column, self.known.room, field.name, self.file)
+            table = table.set_column(i, field.name, column)
+        return table
+
+
 @contextmanager
-def opened(path: Path) -> Iterator[pq.ParquetFile]:
+def opened(path: Path) -> Iterator[Opened]:
     """A Parquet file; whatever is wrong with its bytes is a `DataError` with its name."""
     try:
-        with pq.ParquetFile(path) as source:
-            yield source
+        known = checked(path)
+        # nothing in a file can have more parts than the file has bytes
+        most = min(10**6, path.stat().st_size)
+        with pq.ParquetFile(
+            path,
+            read_dictionary=known.repeating,
+            thrift_string_size_limit=most,
+            thrift_container_size_limit=most,
+            arrow_extensions_enabled=False,
+        ) as source:
+            yield Opened(source, str(path), known)
     except DataError:
         raise
     except (pa.ArrowException, *DAMAGE) as error:
@@ -64,40 +94,22 @@ def opened(path: Path) -> Iterator[pq.ParquetFile]:
         ) from error
 
 
-def with_plain_columns(table: pa.Table, text: frozenset[str] = frozenset()) -> pa.Table:
-    """Decimals as numbers; columns of nothing as numbers too, or as text where ``text`` is."""
-    for i, field in enumerate(table.schema):
-        if pa.types.is_decimal(field.type) or pa.types.is_null(field.type):
-            kind = pa.string() if field.name in text else pa.float64()
-            table = table.set_column(i, field.name, table.column(i).cast(kind))
-    return table
-
-
 def _load(path: Path) -> pd.DataFrame:
     file = path.name
     if not path.is_file():
         raise DataError(f"{path} does not exist; check the path")
     with opened(path) as source:
-        schema = source.schema_arrow
+        schema = source.parquet.schema_arrow
         names = [name for name in schema.names if not PANDAS_INDEX.fullmatch(name)]
         check_unique(names, file=file)
-        _check_size(source.metadata, file)
         for field in schema:
             if pa.types.is_nested(field.type):
                 raise DataError(
                     f"{file}: column {one_line(field.name)} holds {one_line(field.type)}; "
                     "give one value per cell, or exclude the column when writing the file"
                 )
-        table = with_plain_columns(source.read(columns=names))
+        table = source.plain(source.parquet.read(columns=names))
         frame: pd.DataFrame = table.to_pandas(ignore_metadata=True)
     if frame.empty:
         raise DataError(f"{file} has no rows or no columns; give at least one row of data")
     return frame
-
-
-def _check_size(metadata: pq.FileMetaData, file: str) -> None:
-    size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
-    if size > MAX_PARQUET_BYTES:
-        raise DataError(
-            f"{file} unpacks to {size:,} bytes, more than {MAX_PARQUET_BYTES:,}; split the file"
-        )

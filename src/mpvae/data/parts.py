@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from mpvae.data.cells import label_matrix, tight_labels
 from mpvae.data.columns import LabelChoice, check_unique, choose_columns
 from mpvae.data.files import one_line
-from mpvae.data.parquet import PANDAS_INDEX, opened, with_plain_columns
+from mpvae.data.parquet import PANDAS_INDEX, opened
 from mpvae.data.table import LabelledTable
 from mpvae.errors import DataError
 
@@ -108,10 +108,12 @@ class ParquetParts:
         size = max(size // at_once, min(size, _LEAST_ROWS))
         done, D = 0, len(self.feature_names)
         with opened(group.file) as source:
-            batches = source.iter_batches(size, row_groups=[group.number], columns=names)
+            batches = source.parquet.iter_batches(
+                size, row_groups=[group.number], columns=names
+            )
             for batch in batches:
                 rows = pa.Table.from_batches([batch]).select(names)
-                frame = with_plain_columns(rows, self.text).to_pandas(ignore_metadata=True)
+                frame = source.plain(rows, self.text).to_pandas(ignore_metadata=True)
                 where = _place(group, done)
                 Y = label_matrix(frame.iloc[:, D:], where=where, file=str(group.file))
                 yield Chunk(group.first + done, frame.iloc[:, :D], Y.astype(np.float32))
@@ -258,9 +260,7 @@ def _root(path: Path) -> Path:
 def _footer(file: Path) -> tuple[pa.Schema, list[int]]:
     """Columns of a file, and the number of rows of each row group."""
     with opened(file) as source:
-        metadata = source.metadata
-        sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
-        return source.schema_arrow, sizes
+        return source.parquet.schema_arrow, source.known.group_sizes
 
 
 def _kind(schema: pa.Schema, name: str, file: Path, *, any_type: bool) -> str:

@@ -122,6 +122,8 @@ def _restrict(
     """Table with the chosen columns, for formats that keep labels apart from features."""
     X, Y, label_names = table.X, table.Y, table.label_names
     features = choose_features(table.feature_names, exclude, columns, file=file)
+    if labels is None and features == list(range(len(table.feature_names))):
+        return table
     if features != list(range(len(table.feature_names))):
         X = X.iloc[:, features] if isinstance(X, pd.DataFrame) else X[:, features]
     if labels is not None:

@@ -10,7 +10,7 @@ from mpvae.data.cells import tight_labels
 from mpvae.data.files import MAX_COLUMNS
 from mpvae.errors import DataError
 
-MAX_DENSE_LABELS = 2**28
+MAX_DENSE_LABELS = 2**25
 """Number of label cells up to which labels are stored dense."""
 
 

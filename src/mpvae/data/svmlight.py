@@ -2,6 +2,7 @@
 
 import math
 from array import array
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -174,7 +175,7 @@ class _Entries:
     ) -> None:
         row = numbers[ends[-1] :]
         if len(set(row)) != len(row):
-            twice = next(number for number in row if row.count(number) > 1)
+            twice = Counter(row).most_common(1)[0][0]
             raise DataError(
                 f"{self.file} line {line} names {role} {twice} twice; drop one of the two"
             )

@@ -141,7 +141,7 @@ def _check_values(Y: Labels, names: tuple[str, ...], table: str) -> None:
     if good.all():
         return
     if isinstance(Y, np.ndarray):
-        row, column = (int(i) for i in np.argwhere(~good)[0])
+        row, column = divmod(int(np.argmin(good)), Y.shape[1])
         value = Y[row, column]
     else:
         entry = int(np.flatnonzero(~good)[0])

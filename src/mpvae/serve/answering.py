@@ -29,6 +29,8 @@ MAX_ROWS = 1000
 """Rows of one question."""
 MAX_OTHERS = 1000
 """Columns of a file that are no features."""
+UPLOAD = "upload.csv"
+"""What a table that was sent is called in messages."""
 MAX_MAPPED = 3000
 """Labels above which there is no map of them."""
 
@@ -112,13 +114,16 @@ class Answers:
         names = [feature["name"] for feature in self.features]
         _check_size(text, len(names))
         with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "upload.csv"
+            file = Path(folder) / UPLOAD
             file.write_bytes(text)
             X = read_table(file, columns=names).features()
         if len(X) > MAX_ROWS:
-            raise DataError(f"the file has {len(X)} rows; give at most {MAX_ROWS} at a time")
+            raise DataError(f"{UPLOAD} has {len(X)} rows; give at most {MAX_ROWS} at a time")
         rows = self.as_rows(X)
-        self.table(rows)  # refuses text where there should be numbers
+        try:
+            self.table(rows)  # refuses text where there should be numbers
+        except DataError as error:
+            raise DataError(f"{UPLOAD}, {error}") from None
         return rows
 
     def as_rows(self, X: pd.DataFrame) -> list[dict[str, Any]]:
