@@ -24,8 +24,10 @@ N_KNOTS = 201
 MAX_DISCRETE = 20
 """Columns with no more distinct values than this are standardised, not ranked."""
 _FAR = 30.0  # times the usual largest value: a column in another unit
-_KNOT_SHARES = np.linspace(0, 1, N_KNOTS)
-_OUTER_SHARE = 0.5 / N_KNOTS  # the outermost ranks: 2.8 standard deviations
+KNOT_SHARES = np.linspace(0, 1, N_KNOTS)
+"""Share of the training rows at or below each of these quantiles."""
+OUTER_SHARE = 0.5 / N_KNOTS
+"""Where the outermost ranks are put: 2.8 standard deviations."""
 MAX_LEVELS = 100
 """A text column with more distinct values than this is taken for an identifier and refused."""
 
@@ -108,7 +110,7 @@ def with_quantiles(
             order = np.argsort(values, kind="stable")
             share = np.cumsum(weight[known][order])
             # Smallest value with so much weight at or below it: a weight is a repetition.
-            at = np.searchsorted(share, _KNOT_SHARES * share[-1] * (1 - 1e-12))
+            at = np.searchsorted(share, KNOT_SHARES * share[-1] * (1 - 1e-12))
             knots[j] = values[order][np.minimum(at, len(values) - 1)]
     return replace(features, knots=knots)
 
@@ -318,9 +320,9 @@ def _normal_scores(
 
     Where knots coincide the middle of their shares is taken; beyond them the last share.
     """
-    below = np.interp(values, knots, _KNOT_SHARES)
-    above = np.interp(-values, -knots[::-1], -_KNOT_SHARES[::-1])
-    middle = np.clip(0.5 * (below - above), _OUTER_SHARE, 1 - _OUTER_SHARE)
+    below = np.interp(values, knots, KNOT_SHARES)
+    above = np.interp(-values, -knots[::-1], -KNOT_SHARES[::-1])
+    middle = np.clip(0.5 * (below - above), OUTER_SHARE, 1 - OUTER_SHARE)
     return np.asarray(ndtri(middle))
 
 
