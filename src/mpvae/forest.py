@@ -87,7 +87,7 @@ class Forest:
         return found
 
     def leaf_votes(self) -> tuple[sp.csr_array, sp.csr_array | None]:
-        """Share of each leaf's vote for each label, and share that is not observed: (nodes, L)."""
+        """Share of a leaf's vote for each label, and share not observed, (nodes, L)."""
         shares = self._shares()
         unknown = None if self.missing is None else sp.csr_array(shares @ self.missing)
         return sp.csr_array(shares @ self.present), unknown

@@ -1,6 +1,5 @@
 """Commands to look at a model: the report, and the service with its label explorer."""
 
-import importlib.util
 import json
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +8,7 @@ import pandas as pd
 import typer
 
 from mpvae.choosing import choose_rows, read_for
-from mpvae.errors import ConfigError, MPVAEError
+from mpvae.errors import ConfigError
 from mpvae.estimator import load_model
 from mpvae.progress import counting, waiting
 from mpvae.shell import (
@@ -18,6 +17,7 @@ from mpvae.shell import (
     ModelArgument,
     RowsOption,
     app,
+    require,
     user_errors,
 )
 from mpvae.terminal import err, out, plain
@@ -62,7 +62,7 @@ def report(
 
     Example: `mpvae report model --data sites.csv --out report.html`
     """
-    _require("plotly", "report")
+    require("plotly", "report")
     from mpvae.report import make_report
 
     if file.suffix.lower() not in (".html", ".htm"):
@@ -70,7 +70,7 @@ def report(
     if unseen and data is None:
         raise ConfigError("--unseen tells of the rows of --data; give --data too")
     if figures is not None:
-        _require("kaleido", "report", "kaleido")
+        require("kaleido", "report", "kaleido")
     model = load_model(model_folder)
     table = None if data is None else read_for(model, data, meta_offset, with_labels=True)
     name = model_folder.resolve().name
@@ -111,7 +111,7 @@ def serve(
     Example: `mpvae serve model --data new_sites.csv --port 8000`
     """
     for name in ("fastapi", "uvicorn"):
-        _require(name, "serve")
+        require(name, "serve")
     import uvicorn
 
     from mpvae.serve import make_app
@@ -132,9 +132,3 @@ def serve(
     where = f"http://{host}:{listening.getsockname()[1]}"
     err.print(f"Label explorer at {where}, questions explained at {where}/docs; Ctrl-C ends it")
     server.run(sockets=[listening])
-
-
-def _require(package: str, extra: str, named: str | None = None) -> None:
-    if importlib.util.find_spec(package) is None:
-        what = named or f"mpvae[{extra}]"
-        raise MPVAEError(f'{package} is not installed; run: pip install "{what}"')

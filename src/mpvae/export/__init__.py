@@ -3,6 +3,6 @@
 Needs the extra ``onnx``: ``pip install "mpvae[onnx]"``.
 """
 
-from mpvae.export.model import metadata_of, save_onnx, to_onnx
+from mpvae.export.model import metadata_of, save_onnx, shapes_of, to_onnx
 
-__all__ = ["metadata_of", "save_onnx", "to_onnx"]
+__all__ = ["metadata_of", "save_onnx", "shapes_of", "to_onnx"]

@@ -162,7 +162,9 @@ def _normal_scores(graph: Graph, knots: NDArray[np.float64], x: str) -> str:
     middle = graph.add("Mul", both, graph.constant("scores/half", 0.5), name="scores/middle")
     low = graph.constant("scores/outer_share", OUTER_SHARE)
     high = graph.constant("scores/inner_share", 1 - OUTER_SHARE)
-    return add_probit(graph, graph.add("Clip", middle, low, high, name="scores/share"), "scores")
+    return add_probit(
+        graph, graph.add("Clip", middle, low, high, name="scores/share"), "scores"
+    )
 
 
 def add_probit(graph: Graph, p: str, scope: str) -> str:
@@ -188,7 +190,7 @@ def _to_length(graph: Graph, features: FeatureMap, length: float) -> str:
     missing = graph.add("IsNaN", NUMBERS, name="features/missing")
     filled = graph.add("Where", missing, zero, NUMBERS, name="features/filled")
     unit = graph.constant("features/unit", 1 / features.scale)
-    scaled = graph.add("Mul", filled, unit, name="features/scaled")
+    scaled = graph.add("Mul", filled, unit, name="features/in_units")
 
     def safe(value: str) -> str:
         there = graph.add("Greater", value, zero, name=f"{value}.there")
@@ -214,6 +216,9 @@ def _levels(graph: Graph, position: int, name: str, levels: tuple[str, ...]) -> 
 def _short(graph: Graph, z: str, name: str) -> str:
     """In float32; what is too large becomes the largest, not infinity."""
     largest = float(np.finfo(np.float32).max)
-    low, high = graph.constant("features/low", -largest), graph.constant("features/high", largest)
+    low, high = (
+        graph.constant("features/low", -largest),
+        graph.constant("features/high", largest),
+    )
     within = graph.add("Clip", z, low, high, name=f"features/{name}.within")
     return graph.add("Cast", within, name=f"features/{name}", to=TensorProto.FLOAT)

@@ -11,11 +11,18 @@ _LARGE = 1000  # numbers; of fewer nobody counts the bytes
 
 
 class Graph:
-    """Nodes and constants so far; a value is known by its name."""
+    """Nodes and constants so far; a value is known by its name.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    outside : Graph, optional
+        The graph in which this one is repeated; it keeps the constants of both.
+    """
+
+    def __init__(self, outside: "Graph | None" = None) -> None:
+        self.outside = outside
         self.nodes: list[NodeProto] = []
-        self.constants: dict[str, TensorProto] = {}
+        self.constants: dict[str, TensorProto] = {} if outside is None else outside.constants
 
     def add(self, op: str, *inputs: str, name: str, domain: str = "", **attributes: Any) -> str:
         """A node with one output; both are called ``name``."""
@@ -42,7 +49,8 @@ class Graph:
         short = values.astype(np.float32)
         if values.size < _LARGE or not np.array_equal(short, values):
             return self.constant(name, values)
-        return self.to_double(self.constant(f"{name}.float32", short, np.float32), name=name)
+        where = self.outside or self  # once, not in every repetition
+        return where.to_double(self.constant(f"{name}.float32", short, np.float32), name=name)
 
     def to_double(self, value: str, *, name: str) -> str:
         """The same numbers in float64."""
@@ -57,7 +65,8 @@ class Graph:
         self, name: str, inputs: Sequence[ValueInfoProto], outputs: Sequence[ValueInfoProto]
     ) -> GraphProto:
         """All of it."""
-        return helper.make_graph(self.nodes, name, inputs, outputs, [*self.constants.values()])
+        constants = [] if self.outside else list(self.constants.values())
+        return helper.make_graph(self.nodes, name, inputs, outputs, constants)
 
 
 def doubles(name: str, *shape: int | str) -> ValueInfoProto:

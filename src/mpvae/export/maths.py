@@ -6,6 +6,7 @@ tested); it is fitted here, by NumPy, when a model is exported. In a file they a
 of the domain ``mpvae``, which viewers show as one node each.
 """
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -40,7 +41,7 @@ def _cdf_coefficients() -> NDArray[np.float64]:
         v = _BEND * (1 + t) / (1 - t)
         return np.asarray((1 + 2 * v) * erfcx(v))
 
-    return chebyshev.cheb2poly(chebyshev.chebinterpolate(value, 20))
+    return _polynomial(value, 20)
 
 
 @cache
@@ -51,7 +52,16 @@ def _probit_coefficients() -> NDArray[np.float64]:
     def value(t: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.asarray(-ndtri_exp(-np.exp(low + (t + 1) / 2 * (high - low))))
 
-    return chebyshev.cheb2poly(chebyshev.chebinterpolate(value, 22))
+    return _polynomial(value, 22)
+
+
+def _polynomial(
+    value: Callable[[NDArray[np.float64]], NDArray[np.float64]], degree: int
+) -> NDArray[np.float64]:
+    """Coefficients, the constant first, of a polynomial close to ``value`` on [-1, 1]."""
+    points = chebyshev.chebpts1(degree + 1)
+    through = chebyshev.chebfit(points, value(points), degree)
+    return np.asarray(chebyshev.cheb2poly(through), np.float64)
 
 
 def _normal_cdf() -> FunctionProto:

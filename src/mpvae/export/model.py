@@ -60,16 +60,17 @@ def to_onnx(model: MPVAEClassifier, *, metric: Metric | None = None) -> bytes:
     ]
     if own:
         raise ModelFileError(
-            f"a model with a base classifier of your own ({own[0]}) cannot be exported: what it "
-            "computes is known to it alone; use base='kernel', 'forest', 'boosting' or 'auto'"
+            f"a model with a base classifier of your own ({own[0]}) cannot be exported: only "
+            "it knows what it computes; use base='kernel', 'forest', 'boosting' or 'auto'"
         )
     proto = _model(model, metric)
     if proto.ByteSize() > _MOST_BYTES:
         raise ModelFileError(
-            f"the graph has {proto.ByteSize() / 2**30:.1f} GB, an ONNX file holds 2 at most; fit "
+            f"the graph has {proto.ByteSize() / 2**30:.1f} GB, an ONNX file at most 2; fit "
             "with base='kernel' or base=None, or fewer members"
         )
-    return proto.SerializeToString(deterministic=True)
+    content: bytes = proto.SerializeToString(deterministic=True)
+    return content
 
 
 def save_onnx(model: MPVAEClassifier, file: str | Path, *, metric: Metric | None = None) -> int:
@@ -102,6 +103,21 @@ def metadata_of(content: bytes | ModelProto) -> dict[str, Any]:
     found = {entry.key: entry.value for entry in proto.metadata_props}
     told: dict[str, Any] = json.loads(found[METADATA])
     return told
+
+
+def shapes_of(content: bytes) -> tuple[dict[str, str], dict[str, str]]:
+    """Inputs and outputs of an ONNX file by name: what they hold and their shape, as text."""
+    graph = load_from_string(content).graph
+    takes, gives = (
+        {value.name: _shape(value.type.tensor_type) for value in side}
+        for side in (graph.input, graph.output)
+    )
+    return takes, gives
+
+
+def _shape(kind: Any) -> str:
+    sizes = ", ".join(size.dim_param or str(size.dim_value) for size in kind.shape.dim)
+    return f"{TensorProto.DataType.Name(kind.elem_type).lower()} ({sizes})"
 
 
 def _model(model: MPVAEClassifier, metric: Metric) -> ModelProto:

@@ -1,6 +1,8 @@
-"""Nodes of the networks, all members at once: their weights are stacked along the first axis."""
+"""Nodes of the networks, all members at once: weights are stacked along the first axis."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -12,6 +14,9 @@ from mpvae.export.graph import Graph, doubles
 from mpvae.export.maths import DOMAIN
 from mpvae.inference import normal_points
 from mpvae.networks import MPVAE
+
+Layer: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""Weights (M, in, out) and biases (M, 1, out) of one layer of every member."""
 
 
 def add_networks(
@@ -33,21 +38,23 @@ def add_networks(
         Codes to average; 0 takes the mean of p(z | x).
     """
     d = networks[0].latent_dim
-    layers = [_linears([n.prior_net[i] for n in networks]) for i in _places(networks)]
+    layers = _layers([n.prior_net for n in networks])
     if z_draws == 0:  # the other half of the last layer, the spread, is not asked for
         W, b = layers[-1]
         layers[-1] = W[..., :d], b[..., :d]
     code = _mlp(graph, x, layers, "prior")
-    first = [n.decoder[0] for n in networks]
-    W, b = _linears(first)
+    (W, b), *later = _layers([n.decoder for n in networks])
     given = _linear(graph, x, (W[:, :-d], b), "decoder_0/features")
     offset = None if evidence is None else _offset(graph, networks, evidence)
-    decoder = _Decoder(graph, networks, W[:, -d:], given, offset)
+    from_code = graph.weights("decoder_0/code.weight", np.ascontiguousarray(W[:, -d:]))
+    decoder = _Decoder(from_code, given, later, _output(networks), offset)
     if z_draws == 0:
         return decoder.add(graph, code)
     half = graph.axes(d)
     mean = graph.add("Slice", code, graph.axes(0), half, graph.axes(-1), name="code/mean")
-    log_var = graph.add("Slice", code, half, graph.axes(2 * d), graph.axes(-1), name="code/log_var")
+    log_var = graph.add(
+        "Slice", code, half, graph.axes(2 * d), graph.axes(-1), name="code/log_var"
+    )
     halved = graph.add("Mul", log_var, graph.constant("half", 0.5), name="code/log_sd")
     sd = graph.add("Exp", halved, name="code/sd")
     return _averaged(graph, decoder, mean, sd, normal_points(z_draws, d).numpy(), x)
@@ -57,14 +64,11 @@ def _averaged(
     graph: Graph, decoder: "_Decoder", mean: str, sd: str, eps: NDArray[np.float64], x: str
 ) -> str:
     """The decoder's answer for each of the codes, one after the other, and their mean."""
-    L = decoder.n_labels
-    body = Graph()
+    L = decoder.output[0].shape[-1]
+    body = Graph(outside=graph)
     spread = body.add("Mul", sd, "draw/eps", name="draw/spread")
     p = decoder.add(body, body.add("Add", mean, spread, name="draw/code"))
     body.add("Add", "draw/before", p, name="draw/after")
-    for constant in body.constants.values():  # they belong to the graph: one copy of each
-        graph.constants[constant.name] = constant
-    body.constants = {}
     step = body.finished(
         "one code",
         [doubles("draw/before", "rows", L), doubles("draw/eps", eps.shape[1])],
@@ -79,32 +83,22 @@ def _averaged(
     return graph.add("Div", total, graph.constant("draws/count", len(eps)), name="draws/mean")
 
 
+@dataclass(frozen=True, slots=True)
 class _Decoder:
     """From a code to probabilities; what does not depend on the code is there already."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        networks: Sequence[MPVAE],
-        from_code: NDArray[np.float64],
-        given: str,
-        offset: str | None,
-    ) -> None:
-        later = [i for i in range(1, len(networks[0].decoder)) if _is_linear(networks, i)]
-        self.layers = [_linears([n.decoder[i] for n in networks]) for i in later]
-        scale = np.stack([_array(probit.scale(n.B)) for n in networks])[:, None]  # (M, 1, L)
-        W, b = _linears([n.output for n in networks])
-        self.output = W / scale, b / scale  # so that utilities have variance 1
-        self.n_labels = scale.shape[-1]
-        self.from_code = graph.weights("decoder_0/code.weight", from_code)
-        self.given, self.offset = given, offset
+    from_code: str  # weights (M, d, H)
+    given: str  # what the features add to the first layer, (M, N, H)
+    later: list[Layer]
+    output: Layer
+    offset: str | None  # what the evidence adds, (M, N, L)
 
     def add(self, graph: Graph, code: str) -> str:
         """Probability of each label, the mean over members, (N, L)."""
         added = graph.add("MatMul", code, self.from_code, name="decoder_0/code")
         hidden = graph.add("Add", self.given, added, name="decoder_0")
         hidden = graph.add("Relu", hidden, name="decoder_0/relu")
-        for i, layer in enumerate(self.layers, start=1):
+        for i, layer in enumerate(self.later, start=1):
             hidden = _linear(graph, hidden, layer, f"decoder_{i}")
             hidden = graph.add("Relu", hidden, name=f"decoder_{i}/relu")
         m = _linear(graph, hidden, self.output, "output")
@@ -120,9 +114,7 @@ def _offset(graph: Graph, networks: Sequence[MPVAE], evidence: str) -> str:
     return graph.add("Mul", evidence, weight, name="evidence/weighted")  # (M, N, L)
 
 
-def _mlp(
-    graph: Graph, x: str, layers: list[tuple[NDArray[np.float64], NDArray[np.float64]]], scope: str
-) -> str:
+def _mlp(graph: Graph, x: str, layers: list[Layer], scope: str) -> str:
     """Layers with ReLU between them."""
     for i, layer in enumerate(layers):
         x = _linear(graph, x, layer, f"{scope}_{i}")
@@ -131,24 +123,26 @@ def _mlp(
     return x
 
 
-def _linear(
-    graph: Graph, x: str, layer: tuple[NDArray[np.float64], NDArray[np.float64]], name: str
-) -> str:
+def _linear(graph: Graph, x: str, layer: Layer, name: str) -> str:
     W, b = layer
     product = graph.add("MatMul", x, graph.weights(f"{name}.weight", W), name=f"{name}/product")
     return graph.add("Add", product, graph.weights(f"{name}.bias", b), name=name)
 
 
-def _places(networks: Sequence[MPVAE]) -> list[int]:
-    return [i for i, layer in enumerate(networks[0].prior_net) if isinstance(layer, nn.Linear)]
+def _layers(networks: Sequence[nn.Sequential]) -> list[Layer]:
+    """Linear layers of networks of one shape, in their order."""
+    linear = [[layer for layer in n if isinstance(layer, nn.Linear)] for n in networks]
+    return [_stacked(layers) for layers in zip(*linear, strict=True)]
 
 
-def _is_linear(networks: Sequence[MPVAE], i: int) -> bool:
-    return isinstance(networks[0].decoder[i], nn.Linear)
+def _output(networks: Sequence[MPVAE]) -> Layer:
+    """The last layer, divided so that utilities have variance 1."""
+    scale = np.stack([_array(probit.scale(n.B)) for n in networks])[:, None]  # (M, 1, L)
+    W, b = _stacked([n.output for n in networks])
+    return W / scale, b / scale
 
 
-def _linears(layers: Sequence[nn.Module]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Weights (M, in, out) and biases (M, 1, out) of one layer of every member."""
+def _stacked(layers: Sequence[nn.Linear]) -> Layer:
     W = np.stack([_array(layer.weight).T for layer in layers])
     return np.ascontiguousarray(W), np.stack([_array(layer.bias)[None] for layer in layers])
 

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
-from onnx import helper, numpy_helper
 
 from mpvae.boosting import Boosting
 from mpvae.export.features import Features, add_probit
@@ -41,9 +40,7 @@ def add_kernel_features(graph: Graph, kernel_features: KernelFeatures, x: Featur
     mix = graph.weights(f"{scope}/mix", kernel_features.mix.astype(np.float64))
     mixed = graph.add("MatMul", K, mix, name=f"{scope}/mixed")
     shift = graph.weights(f"{scope}/shift", kernel_features.shift.astype(np.float64))
-    return graph.as_float32(
-        graph.add("Sub", mixed, shift, name=f"{scope}/centred"), name=scope
-    )
+    return graph.as_float32(graph.add("Sub", mixed, shift, name=f"{scope}/centred"), name=scope)
 
 
 def _kernel_machine(graph: Graph, ridge: KernelRidge, x: Features, scope: str) -> str:
@@ -76,11 +73,10 @@ def _forest(graph: Graph, forest: Forest, x: Features, scope: str) -> str:
 def _boosting(graph: Graph, boosting: Boosting, x: Features, scope: str) -> str:
     """Log-odds, a step for every leaf, on the probit scale."""
     trees = boosting.trees
-    steps = sp.csr_array((len(trees.feature), len(boosting.start)), dtype=np.float32)
-    rows = np.flatnonzero(trees.feature < 0)
-    at = np.repeat(rows, boosting.value.shape[1])
-    labels = np.tile(np.arange(boosting.value.shape[1]), len(rows))
-    steps = sp.csr_array((boosting.value.ravel(), (at, labels)), shape=steps.shape)
+    leaves, n_labels = np.flatnonzero(trees.feature < 0), len(boosting.start)
+    at = np.repeat(leaves, n_labels), np.tile(np.arange(n_labels), len(leaves))
+    shape = len(trees.feature), n_labels
+    steps = sp.csr_array((boosting.value.ravel(), at), shape=shape)
     added = _sums_of_leaves(graph, trees, steps, x, scope)
     start = graph.constant(f"{scope}/start", boosting.start)
     log_odds = graph.add("Add", start, added, name=f"{scope}/log_odds")
@@ -129,12 +125,12 @@ def _decayed(graph: Graph, distances: str, rate: float, name: str) -> str:
 def _absolute_distances(graph: Graph, x: str, at: NDArray[np.float64], scope: str) -> str:
     """Sums of absolute differences, row by row: nothing of rows x landmarks x features."""
     landmarks = graph.weights(f"{scope}/landmarks", at)
-    row = Graph()
+    row = Graph(outside=graph)
     row.add("Sub", landmarks, f"{scope}/row", name=f"{scope}/difference")
     row.add(
         "ReduceL1",
         f"{scope}/difference",
-        graph.axes(1),
+        row.axes(1),
         name=f"{scope}/row_distances",
         keepdims=0,
     )
