@@ -7,7 +7,7 @@ the SHA-256 of the file that pip chose. Where the file came from stays out of it
 import json
 import sys
 
-HEAD = "# Written by `make lock`: the tested environment, Linux x86-64, Python 3.11, torch for the CPU."
+HEAD = "# Written by `make lock`: the tested environment (Linux, x86-64, Python 3.11, CPU)."
 
 
 def locked(report: dict) -> str:
