@@ -29,7 +29,7 @@ METRICS = {"example_f1", "micro_f1", "macro_f1", "hamming", "subset"}
 
 
 def table():
-    frame = pd.DataFrame(DATA.X, columns=["depth", "ph", "slope"])
+    frame = pd.DataFrame(DATA.X.copy(), columns=["depth", "ph", "slope"])
     frame.insert(0, "site", [f"s{i}" for i in range(60)])
     frame["ground"] = np.where(DATA.X[:, 0] > 0, "sand", "mud")
     frame.loc[3, "ground"] = None
