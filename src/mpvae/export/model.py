@@ -25,7 +25,7 @@ from mpvae.writing import replacing
 
 METADATA = "mpvae"
 """Key of the file's metadata under which names, thresholds and versions stand, as JSON."""
-_IR_VERSION = 9  # of opset 19: onnxruntime 1.15 and later
+_IR_VERSION = 9  # of opset 19: onnxruntime 1.16 and later
 _MOST_BYTES = 2**31 - 1  # of a Protocol Buffers message
 
 
