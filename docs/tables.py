@@ -295,10 +295,30 @@ def fuzz() -> list[str]:
     return lines
 
 
+def export() -> list[str]:
+    lines = [
+        "| | features, labels | file | model folder | largest difference | other decisions | "
+        "1 row | 1,000 rows |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for r in json.loads((RESULTS / "export.json").read_text())["runs"]:
+        cells = [
+            f"{r['features']}, {r['labels']}",
+            f"{r['megabytes']:.1f} MB",
+            f"{r['folder_megabytes']:.1f} MB",
+            f"{r['largest_difference']:.0e}",
+            f"{r['other_decisions']} of {r['decisions']:,}",
+        ]
+        cells += [f"{r[size]['times_mpvae']:.2f}x" for size in ("rows_1", "rows_1000")]
+        lines.append(row(r["data"], cells))
+    return lines
+
+
 TABLES = {
     "look": look,
     "load": load,
     "fuzz": fuzz,
+    "export": export,
     "steps": steps,
     "variance": variance,
     "growth": growth,

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from mpvae.cli import app
@@ -162,6 +163,8 @@ def test_examples_run(name, real_data, tmp_path):
 def test_the_page_of_commands_is_the_help():
     from commands import PAGE, text
 
+    if f"typer=={typer.__version__}\n" not in (ROOT / "constraints.txt").read_text():
+        pytest.skip("the page is laid out by the typer of constraints.txt")
     assert PAGE.read_text() == text(), "run: make docs"
 
 

@@ -456,4 +456,4 @@ def _interrupt_once(_number: int, _frame: object) -> None:
     raise KeyboardInterrupt
 
 
-from mpvae import asking, showing  # noqa: E402, F401  their commands come after these in the help
+from mpvae import asking, exporting, showing  # noqa: E402, F401  theirs come after these in the help

@@ -24,8 +24,10 @@ N_KNOTS = 201
 MAX_DISCRETE = 20
 """Columns with no more distinct values than this are standardised, not ranked."""
 _FAR = 30.0  # times the usual largest value: a column in another unit
-_KNOT_SHARES = np.linspace(0, 1, N_KNOTS)
-_OUTER_SHARE = 0.5 / N_KNOTS  # the outermost ranks: 2.8 standard deviations
+KNOT_SHARES = np.linspace(0, 1, N_KNOTS)
+"""Share of the training rows at or below each of these quantiles."""
+OUTER_SHARE = 0.5 / N_KNOTS
+"""Where the outermost ranks are put: 2.8 standard deviations."""
 _LARGEST = 8e307  # numbers beyond it count as this: their differences would overflow
 _SMALLEST = 1e-307  # to divide by: the inverse of what is smaller overflows
 MAX_LEVELS = 100
@@ -112,7 +114,7 @@ def with_quantiles(
             order = np.argsort(values, kind="stable")
             share = np.cumsum(weight[known][order])
             # Smallest value with so much weight at or below it: a weight is a repetition.
-            at = np.searchsorted(share, _KNOT_SHARES * share[-1] * (1 - 1e-12))
+            at = np.searchsorted(share, KNOT_SHARES * share[-1] * (1 - 1e-12))
             knots[j] = values[order][np.minimum(at, len(values) - 1)]
     return replace(features, knots=knots)
 
@@ -326,15 +328,15 @@ def _normal_scores(
 
     Where knots coincide the middle of their shares is taken; beyond them the last share.
     """
-    below = np.interp(values, knots, _KNOT_SHARES)
-    above = np.interp(-values, -knots[::-1], -_KNOT_SHARES[::-1])
+    below = np.interp(values, knots, KNOT_SHARES)
+    above = np.interp(-values, -knots[::-1], -KNOT_SHARES[::-1])
     with np.errstate(invalid="ignore"):
         middle = 0.5 * (below - above)
     lost = np.flatnonzero(~np.isfinite(middle))  # between knots 1e-310 apart: ranks will do
     if len(lost):
         sides = (np.searchsorted(knots, values[lost], side) for side in ("left", "right"))
         middle[lost] = (0.5 * sum(sides) - 0.5) / (N_KNOTS - 1)
-    return np.asarray(ndtri(np.clip(middle, _OUTER_SHARE, 1 - _OUTER_SHARE)))
+    return np.asarray(ndtri(np.clip(middle, OUTER_SHARE, 1 - OUTER_SHARE)))
 
 
 def _to_length(X: Matrix, length: float) -> Matrix:

@@ -25,7 +25,8 @@ from mpvae.trees import CELLS, MAX_SAMPLE, Trees, features_tried, for_trees, mix
 N_TREES = 200
 _LEAST_LEAF = 3
 _SAMPLE = 0.7  # share of the rows a tree sees
-_PRIOR = 0.5  # trees that vote for the label's frequency: no probability is 0 or 1
+PRIOR = 0.5
+"""Trees that vote for the label's frequency: no probability is 0 or 1."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,8 +83,14 @@ class Forest:
             total = given[piece, None].astype(np.float64)
             if self.missing is not None:
                 total = total - (near @ self.missing).toarray()
-            found[piece] = (votes + _PRIOR * self.prior) / (total + _PRIOR)
+            found[piece] = (votes + PRIOR * self.prior) / (total + PRIOR)
         return found
+
+    def leaf_votes(self) -> tuple[sp.csr_array, sp.csr_array | None]:
+        """Share of a leaf's vote for each label, and share not observed, (nodes, L)."""
+        shares = self._shares()
+        unknown = None if self.missing is None else sp.csr_array(shares @ self.missing)
+        return sp.csr_array(shares @ self.present), unknown
 
     def _shares(self) -> sp.csr_array:
         """Share of each training row in a leaf's vote, (nodes, n)."""

@@ -33,11 +33,16 @@ class KernelFeatures:
         """Number of columns."""
         return len(self.landmarks)
 
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel whose values at the landmarks are mixed."""
+        return _kernel(self.landmarks)
+
     def apply(self, X: Matrix) -> NDArray[np.float32]:
         """Columns of shape (n, m) for features as the networks see them."""
         X = with_short_positions(X)
         found = np.empty((X.shape[0], self.n_outputs), np.float32)
-        for piece, K in _kernel(self.landmarks).pieces(X, self.landmarks):
+        for piece, K in self.kernel.pieces(X, self.landmarks):
             found[piece] = K @ self.mix - self.shift
         return found
 

@@ -1,5 +1,6 @@
 """What every command shares: the application, its options, and how errors are shown."""
 
+import importlib.util
 import warnings
 from collections.abc import Callable
 from functools import wraps
@@ -93,6 +94,13 @@ def user_errors(command: Callable[P, None]) -> Callable[P, None]:
             raise typer.Exit(130) from None
 
     return shell
+
+
+def require(package: str, extra: str, named: str | None = None) -> None:
+    """Say what to install where a command needs a package that is not there."""
+    if importlib.util.find_spec(package) is None:
+        what = named or f"mpvae[{extra}]"
+        raise MPVAEError(f'{package} is not installed; run: pip install "{what}"')
 
 
 def _one_line(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -1,6 +1,5 @@
 """Commands to look at a model: the report, and the service with its label explorer."""
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ import pandas as pd
 import typer
 
 from mpvae.choosing import choose_rows, read_for
-from mpvae.errors import ConfigError, MPVAEError
+from mpvae.errors import ConfigError
 from mpvae.estimator import load_model
 from mpvae.progress import counting, waiting
 from mpvae.shell import (
@@ -19,6 +18,7 @@ from mpvae.shell import (
     ModelArgument,
     RowsOption,
     app,
+    require,
     user_errors,
 )
 from mpvae.terminal import err, out, plain
@@ -63,7 +63,7 @@ def report(
 
     Example: `mpvae report model --data sites.csv --out report.html`
     """
-    _require("plotly", "report")
+    require("plotly", "report")
     from mpvae.report import make_report
 
     if file.suffix.lower() not in (".html", ".htm"):
@@ -71,7 +71,7 @@ def report(
     if unseen and data is None:
         raise ConfigError("--unseen tells of the rows of --data; give --data too")
     if figures is not None:
-        _require("kaleido", "report", "kaleido")
+        require("kaleido", "report", "kaleido")
     model = load_model(model_folder)
     table = None if data is None else read_for(model, data, meta_offset, with_labels=True)
     name = model_folder.resolve().name
@@ -123,7 +123,7 @@ def serve(
     Example: `mpvae serve model --data new_sites.csv --port 8000`
     """
     for name in ("fastapi", "uvicorn", "prometheus_client"):
-        _require(name, "serve")
+        require(name, "serve")
     from mpvae.serve import LOCAL_NAMES, bind, is_local, make_app, read_token, run
 
     token = read_token(token_file)
@@ -152,9 +152,3 @@ def serve(
     where = plain(f"http://{shown}:{listening.getsockname()[1]}")
     told = f"Label explorer at {where}, questions explained at {where}/docs; Ctrl-C ends it"
     run(service, listening, on_ready=lambda: err.print(told))
-
-
-def _require(package: str, extra: str, named: str | None = None) -> None:
-    if importlib.util.find_spec(package) is None:
-        what = named or f"mpvae[{extra}]"
-        raise MPVAEError(f'{package} is not installed; run: pip install "{what}"')

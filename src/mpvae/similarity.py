@@ -19,7 +19,8 @@ from mpvae import compiled, kernel_loops
 from mpvae.features import Matrix, dense
 
 _CELLS = 2**24  # kernel values at a time: bounds memory
-_ROUNDING = 1e-12  # of a squared distance, as a share of the squared lengths
+ROUNDING = 1e-12
+"""Of a squared distance, as a share of the squared lengths: what is less counts as 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def squared_distances(A: Matrix, B: Matrix) -> NDArray[np.float64]:
     A, B = A.astype(np.float64), B.astype(np.float64)
     largest = _square_lengths(A)[:, None] + _square_lengths(B)
     squares = largest - 2 * dense(A @ B.T)
-    return np.where(squares > _ROUNDING * largest, squares, 0.0)
+    return np.where(squares > ROUNDING * largest, squares, 0.0)
 
 
 def _square_lengths(A: Matrix) -> NDArray[np.float64]:

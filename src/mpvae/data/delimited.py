@@ -111,6 +111,7 @@ def _parse(text: str, separator: str, names: list[str], file: str) -> pd.DataFra
             keep_default_na=False,
             na_values=MISSING,
             low_memory=False,
+            float_precision="round_trip",  # pandas before 3 rounds the last digit
         )
     except (ValueError, OverflowError, pd.errors.ParserError) as error:
         raise DataError(
