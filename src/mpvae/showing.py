@@ -23,7 +23,7 @@ from mpvae.shell import (
 )
 from mpvae.terminal import err, out, plain
 
-_EXAMPLES = 50  # rows of a table that the explorer offers
+_EXAMPLES, _CELLS = 1000, 10**5  # rows of a table that the explorer offers, and their cells
 DataOption = Annotated[
     Path | None,
     typer.Option("--data", "-d", help="Table with the features, as the model was trained on."),
@@ -131,7 +131,10 @@ def serve(
     examples = None
     if data is not None:
         chosen, _ = choose_rows(read_for(model, data, meta_offset), rows, "all")
-        some = chosen.rows(range(min(len(chosen), _EXAMPLES))).features()
+        most = min(len(chosen), _EXAMPLES, max(1, _CELLS // len(chosen.feature_names)))
+        if most < len(chosen):
+            err.print(f"{plain(chosen.name)}: the page offers the first {most} rows")
+        some = chosen.rows(range(most)).features()
         dense = some if isinstance(some, pd.DataFrame) else some.toarray()
         examples = pd.DataFrame(dense, columns=list(chosen.feature_names))
     listening = bind(host, port)

@@ -94,7 +94,8 @@ def choose_features(
     lacking = [name for name in columns if name not in position]
     if lacking:
         raise DataError(
-            f"{file} lacks {len(lacking)} of {len(columns)} feature columns: {listing(lacking)}"
+            f"{file} lacks {len(lacking)} of {len(columns)} feature columns: "
+            f"{listing(lacking)}; add them, with empty cells where nothing is known"
         )
     return [position[name] for name in columns]
 

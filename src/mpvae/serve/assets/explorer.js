@@ -146,7 +146,8 @@ $("upload").addEventListener("change", async () => {
     $("example").value = "0";
     take(state.examples[0]);
   } catch (error) {
-    problem(`${file.name}: ${error.message}`);
+    const text = error.message.replace("upload.csv", file.name); // what the service calls it
+    problem(text.includes(file.name) ? text : `${file.name}: ${text}`);
   }
   $("upload").value = "";
 });
