@@ -89,7 +89,7 @@ audit: .venv/dev
 .venv/demo: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "installing mpvae (torch is the large part: two minutes or so)"
-	$(PIP) -e ".[demo,fast,serve]"
+	$(PIP) -e ".[demo,fast,serve,onnx]"
 	@touch $@
 
 .venv/dev: pyproject.toml constraints.txt
