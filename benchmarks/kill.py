@@ -89,16 +89,17 @@ class Tally:
     took: float = 0.0  # seconds, all together
 
 
-def start(command: list[str]) -> subprocess.Popen:
+def start(command: list[str], told: Path) -> subprocess.Popen:
+    """A training; what it says goes to a file, which processes that stay behind may hold."""
     environment = os.environ | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        command,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        start_new_session=True,
-    )
+    with told.open("w") as stream:
+        return subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=stream,
+            env=environment,
+            start_new_session=True,
+        )
 
 
 def finish(process: subprocess.Popen, *, all_of_it: bool) -> None:
@@ -153,11 +154,11 @@ def contents(folder: Path) -> dict[str, str]:
 
 def undisturbed(configuration: Configuration, table: Path, folder: Path) -> float:
     """Train in one go; the seconds between the begin of the training and the end."""
-    process = start(configuration.command(table, folder))
+    told = folder.with_suffix(".txt")
+    process = start(configuration.command(table, folder), told)
     wait_for_training(process, folder, None)
     begun = time.perf_counter()
-    told = process.communicate(timeout=LIMIT)[1]
-    assert process.returncode == 0, told
+    assert process.wait(LIMIT) == 0, told.read_text()
     return time.perf_counter() - begun
 
 
@@ -175,7 +176,8 @@ def one_training(
     owner: bytes | None = None
     groups = []
     for kill in range(n_kills + 1):
-        process = start(command)
+        said = folder.with_suffix(".txt")
+        process = start(command, said)
         groups.append(process)
         owner = wait_for_training(process, folder, owner)
         ended = True
@@ -191,12 +193,11 @@ def one_training(
         if not ended:
             # Alone, processes of its own stay behind; or all at once, as in a power cut.
             finish(process, all_of_it=rng.random() < 0.5)
-            told = process.stderr.read()
             tally.kills[aim] += 1
             tally.in_a_write += bool(temporary(folder))
         else:
-            told = process.communicate(timeout=LIMIT)[1]
-        process.stderr.close()
+            process.wait(LIMIT)
+        told = said.read_text()
         tally.resumed += "going on with the training" in told
         if ended:
             if process.returncode != 0:

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from multiprocessing import current_process
 from typing import Any, TypeAlias, cast, get_args
 
 import joblib
@@ -234,7 +235,7 @@ def _end_with(parent: int) -> None:
             time.sleep(0.2)
         os._exit(1)  # nobody is left who could be told
 
-    if os.getppid() == parent:  # else somebody else sees to our processes
+    if current_process().name.startswith("Loky"):  # else others see to our processes
         threading.Thread(target=watch, name="mpvae-parent", daemon=True).start()
 
 
