@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from mpvae import MPVAEClassifier, __version__, cli, load_model
 from mpvae.data import LabelledTable, simulate_probit
+from mpvae.data.delimited import EXACT
 
 DATA = simulate_probit(60, n_features=3, n_labels=3, n_factors=1, seed=3)
 NAMES = ["sp_trout", "sp_[red]x", "sp_Äsche:x:"]  # brackets are markup, :x: an emoji, to rich
@@ -63,7 +64,7 @@ def fails(*words):
 
 def exactly(file):
     """A CSV file as it was written, to the last digit."""
-    return pd.read_csv(file, float_precision="round_trip")
+    return pd.read_csv(file, **EXACT)
 
 
 def shell(*words, **options):

@@ -17,6 +17,7 @@ from mpvae import DataError, MPVAEError, cluster, load_model
 from mpvae.asked import Asked
 from mpvae.choosing import FitJob
 from mpvae.data import simulate_probit
+from mpvae.data.delimited import EXACT
 from mpvae.data.parts import open_parts
 
 ray = pytest.importorskip("ray", reason="the engine ray is not installed")
@@ -118,7 +119,7 @@ def test_answers_are_those_of_one_process_in_the_order_of_the_rows(folder):
 def test_a_search_is_continued_without_ray(folder):
     words = ["tune", *TRAINED, "--out", "tuned", "--set", "max_epochs=2", "--json"]
     told = json.loads(mpvae(folder, *words, "--engine", "ray", "--trials", "3"))
-    trials = pd.read_csv(folder / "tuned" / "trials.csv", float_precision="round_trip")
+    trials = pd.read_csv(folder / "tuned" / "trials.csv", **EXACT)
     assert len(trials) == 3
     assert trials["state"].iloc[0] == "complete"
     assert trials["lr"].between(3e-4, 1e-2).all()

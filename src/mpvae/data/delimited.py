@@ -6,6 +6,7 @@ import re
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -19,6 +20,10 @@ MISSING = ["", "NA", "N/A", "#N/A", "NaN", "nan", "null", "NULL"]
 """Cells that mean "unknown", as written by R, spreadsheets and databases."""
 
 _DECIMAL_COMMA = re.compile(r"\s*[-+]?\d+(,\d+)?\s*")
+# pandas 3.1 reads numbers to the last digit, and wants not to be told so; those before do not.
+_OLD_PANDAS = tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1)
+EXACT: dict[str, Any] = {"float_precision": "round_trip"} if _OLD_PANDAS else {}
+"""How `pandas.read_csv` is told to read numbers as they were written."""
 
 
 def read_delimited(
@@ -102,7 +107,7 @@ def _scan(text: str, separator: str, file: str) -> "tuple[list[str], array[int]]
 
 def _parse(text: str, separator: str, names: list[str], file: str) -> pd.DataFrame:
     try:
-        return pd.read_csv(
+        frame: pd.DataFrame = pd.read_csv(
             io.StringIO(text, newline=""),
             sep=separator,
             header=0,
@@ -111,8 +116,9 @@ def _parse(text: str, separator: str, names: list[str], file: str) -> pd.DataFra
             keep_default_na=False,
             na_values=MISSING,
             low_memory=False,
-            float_precision="round_trip",  # pandas before 3 rounds the last digit
+            **EXACT,
         )
+        return frame
     except (ValueError, OverflowError, pd.errors.ParserError) as error:
         raise DataError(
             f"{file} cannot be read as a table: {one_line(error, 160)}; look for stray quotes"
