@@ -88,9 +88,10 @@ def test_the_interval_of_two_members_by_hand():
     # Student's t with one degree of freedom has its upper quartile at 1; with M = 2 the
     # jackknife error is sqrt(1/2 (2 (gap / 2)^2)) = gap / 2
     half = (math.atanh(0.4) - math.atanh(0.2)) / 2
+    # SciPy 1.16 has that quartile to 1e-11
     assert table["residual_correlation"][0] == pytest.approx(0.3)
-    assert table["low"][0] == pytest.approx(math.tanh(math.atanh(0.3) - half), rel=1e-12)
-    assert table["high"][0] == pytest.approx(math.tanh(math.atanh(0.3) + half), rel=1e-12)
+    assert table["low"][0] == pytest.approx(math.tanh(math.atanh(0.3) - half), rel=1e-10)
+    assert table["high"][0] == pytest.approx(math.tanh(math.atanh(0.3) + half), rel=1e-10)
 
 
 def test_members_that_leave_out_one_value_each_give_the_error_of_a_mean():

@@ -89,6 +89,12 @@ def test_rows_far_from_those_learnt_from_get_probabilities(preset, size):
     assert sound(quick(preset=preset).fit(X * 1e-300, Y).predict_proba(rows))
 
 
+def test_codes_of_rows_far_away_are_averaged_too():
+    model = quick(z_draws=4, quantiles=False, base=None).fit(X, Y)
+    for size in (3e5, 1e9, 1e300):
+        assert sound(model.predict_proba(np.full((2, 4), size)))
+
+
 @pytest.mark.parametrize("unit", [2.0**900, 2.0**-900])
 def test_the_unit_of_a_column_does_not_matter(unit):
     """Powers of two change no digit."""

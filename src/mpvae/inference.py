@@ -15,6 +15,8 @@ from mpvae.rows import rows_tensor
 from mpvae.threads import threads_for
 
 _ROWS, _CELLS = 4096, 2**25  # rows and entries per pass: bound memory, change no result
+SD_BOUNDS = 1e-6, 1e3
+"""Of a code: rows far outside the training data ask for exp(1000)."""
 _SEED = 20200711  # of the quasi-random codes: part of the definition of a prediction
 
 
@@ -149,14 +151,20 @@ def _rows_at_once(width: int) -> int:
     return max(1, min(_ROWS, _CELLS // width))
 
 
-def _mean_over_z(network: MPVAE, x: Tensor, z_draws: int) -> Tensor:
+def code_given(network: MPVAE, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of the code given the features, (N, d) both."""
     p_z_x = network.prior(x)
+    return p_z_x.mean, p_z_x.stddev.clamp(*SD_BOUNDS)
+
+
+def _mean_over_z(network: MPVAE, x: Tensor, z_draws: int) -> Tensor:
+    mean, sd = code_given(network, x)
     if z_draws == 0:
-        return probit.marginal_prob(network.decode(x, p_z_x.mean), network.B)
+        return probit.marginal_prob(network.decode(x, mean), network.B)
     total = torch.zeros_like(x[:, :1])
     given = network.from_features(x)
-    for eps in normal_points(z_draws, p_z_x.mean.shape[1]).to(x):
-        m = network.decode_codes(given, p_z_x.mean + p_z_x.stddev * eps)
+    for eps in normal_points(z_draws, mean.shape[1]).to(x):
+        m = network.decode_codes(given, mean + sd * eps)
         total = total + probit.marginal_prob(m, network.B)
     return total / z_draws
 

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from mpvae import probit
 from mpvae.features import Matrix
-from mpvae.inference import normal_points
+from mpvae.inference import code_given, normal_points
 from mpvae.networks import MPVAE
 from mpvae.rows import rows_tensor
 from mpvae.threads import threads_for
@@ -43,7 +43,6 @@ _LEAST_SHARE = 1 / 16  # of the draws that must count, or they are moved
 _MOVES = 24
 _MAX_SHRINKS = 60
 _AS_PRODUCTS = 30  # products that take as long as a normal cdf
-_SD_BOUNDS = 1e-6, 1e3  # of a code: rows far outside the training data ask for exp(1000)
 
 
 class Draws(NamedTuple):
@@ -225,7 +224,7 @@ def _n_dims(network: MPVAE) -> int:
 
 def _utilities(network: MPVAE, x: Tensor) -> Callable[[Tensor], Tensor]:
     """Function from xi (N, S, P) to s (N, S, L)."""
-    mean, sd = (v[:, None] for v in _code(network, x))
+    mean, sd = (v[:, None] for v in code_given(network, x))
     given = network.from_features(x).for_draws()
     d = network.latent_dim
 
@@ -234,12 +233,6 @@ def _utilities(network: MPVAE, x: Tensor) -> Callable[[Tensor], Tensor]:
         return m + xi[..., d:] @ network.B.mT
 
     return utilities
-
-
-def _code(network: MPVAE, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation of the code given the features, (N, d) both."""
-    p_z_x = network.prior(x)
-    return p_z_x.mean, p_z_x.stddev.clamp(*_SD_BOUNDS)
 
 
 def _likelihood(s: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
@@ -261,7 +254,7 @@ def _fitted_gaussian(network: MPVAE, x: Tensor, y: Tensor, t: Tensor) -> tuple[T
     Newton's method with the curvature of the labels alone (that of the decoder is zero almost
     everywhere): log Phi is concave, so the precision is at least the identity.
     """
-    mean, sd = _code(network, x)
+    mean, sd = code_given(network, x)
     given = network.from_features(x)
     d, B = network.latent_dim, network.B
     start = (network.posterior(x, y).mean - mean) / sd

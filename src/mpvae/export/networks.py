@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from mpvae import probit
 from mpvae.export.graph import Graph, doubles
 from mpvae.export.maths import DOMAIN
-from mpvae.inference import normal_points
+from mpvae.inference import SD_BOUNDS, normal_points
 from mpvae.networks import MPVAE
 
 Layer: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float64]]
@@ -56,7 +56,8 @@ def add_networks(
         "Slice", code, half, graph.axes(2 * d), graph.axes(-1), name="code/log_var"
     )
     halved = graph.add("Mul", log_var, graph.constant("half", 0.5), name="code/log_sd")
-    sd = graph.add("Exp", halved, name="code/sd")
+    bounds = (graph.constant(f"sd_{k}", bound) for k, bound in enumerate(SD_BOUNDS))
+    sd = graph.add("Clip", graph.add("Exp", halved, name="code/exp"), *bounds, name="code/sd")
     return _averaged(graph, decoder, mean, sd, normal_points(z_draws, d).numpy(), x)
 
 
