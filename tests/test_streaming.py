@@ -394,14 +394,14 @@ def test_a_prediction_that_fails_leaves_no_file(folder, fitted, tmp_path, monkey
     monkeypatch.setattr(parts_module, "CHUNK_VALUES", 11 * 100)
     fitted.save(tmp_path / "m")
     file = folder / "b.parquet"
-    content = bytearray(file.read_bytes())
-    content[200:3000] = bytes(2800)
-    file.write_bytes(bytes(content))
+    whole = file.read_bytes()
+    file.write_bytes(whole[:200] + bytes(2800) + whole[3000:])
     words = ["predict", tmp_path / "m", folder, "--out", tmp_path / "p.csv"]
     result = CliRunner().invoke(cli.app, [str(word) for word in words])
     assert result.exit_code == 2
     assert "b.parquet cannot be read as Parquet" in result.stderr
     assert not list(tmp_path.glob("*p.csv*"))
+    file.write_bytes(whole)
     words[-1] = tmp_path / "p.json"
     result = CliRunner().invoke(cli.app, [str(word) for word in words])
     assert "cannot be one JSON list; use .csv or .parquet" in result.stderr

@@ -16,7 +16,7 @@ import torch
 from scipy.sparse import csr_array
 
 from mpvae import MPVAEClassifier
-from mpvae.checkpoints import Checkpoint
+from mpvae.checkpoints import Checkpoint, Kept
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 QUESTION = "0123456789abcdef"
@@ -241,5 +241,6 @@ def states() -> list[Files]:
     }
     with tempfile.TemporaryDirectory() as home:
         file = Path(home) / "zebra.safetensors"
-        Checkpoint(file, QUESTION).write(tensors, {"epoch": 3, "history": [{"loss": 0.5}]})
+        state = Checkpoint(file, QUESTION, Kept(file.parent), 0.0)
+        state.write(tensors, {"epoch": 3, "history": [{"loss": 0.5}]})
         return [{"zebra.safetensors": file.read_bytes()}]

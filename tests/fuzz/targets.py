@@ -19,7 +19,7 @@ from fuzz.seeds import Files
 from fuzz.structures import changed_model, changed_npy, changed_safetensors, changed_zip
 from fuzz.thrift import changed_parquet
 from mpvae import load_model
-from mpvae.checkpoints import Checkpoint
+from mpvae.checkpoints import Checkpoint, Kept
 from mpvae.choosing import given_settings
 from mpvae.data import read_table
 from mpvae.errors import MPVAEError
@@ -153,7 +153,7 @@ def _read_model(folder: Path) -> None:
 
 
 def _read_state(folder: Path) -> None:
-    Checkpoint(folder / "zebra.safetensors", seeds.QUESTION).read()
+    Checkpoint(folder / "zebra.safetensors", seeds.QUESTION, Kept(folder), 0.0).read()
 
 
 @cache

@@ -268,9 +268,9 @@ def latent_figure(model: MPVAEClassifier, X: Any, most: int = 25) -> go.Figure:
     strongest = np.argsort(-np.abs(effects).max(1), kind="stable")[:most]
     which = np.argsort(-np.abs(effects).max(0), kind="stable")[: 4 * _NAMED]
     E = effects[np.ix_(strongest, which)]
-    order = (
-        leaf_order(np.nan_to_num(np.corrcoef(E.T))) if len(which) > 2 else np.arange(len(which))
-    )
+    with np.errstate(invalid="ignore", divide="ignore"):  # labels that nothing moves
+        alike = np.nan_to_num(np.atleast_2d(np.corrcoef(E.T)))
+    order = leaf_order(alike)
     E = E[:, order].astype(np.float32)
     names = [str(model.label_names_[which[k]]) for k in order]
     largest = float(np.abs(E).max()) or 1.0

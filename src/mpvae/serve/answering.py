@@ -204,14 +204,14 @@ def _check_size(text: bytes, n_features: int) -> None:
     """Refuse a CSV file that would take long to read; the rest is left to who reads it."""
     n_lines = text.count(b"\n") + text.count(b"\r")  # a row may have several
     if n_lines > 20 * MAX_ROWS:
-        raise DataError(f"the file has {n_lines:,} lines; give at most {MAX_ROWS} rows")
+        raise DataError(f"{UPLOAD} has {n_lines:,} lines; give at most {MAX_ROWS} rows")
     head = text.decode("utf-8", "replace")
     for separator in ",;":
         with contextlib.suppress(csv.Error):
             cells = next(csv.reader(io.StringIO(head, newline=""), delimiter=separator), [])
             if len(cells) > n_features + MAX_OTHERS:
                 raise DataError(
-                    f"the file has {len(cells):,} columns; give those of the model, and at "
+                    f"{UPLOAD} has {len(cells):,} columns; give those of the model, and at "
                     f"most {MAX_OTHERS} others"
                 )
 
