@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from mpvae import MPVAEClassifier, MPVAEError, load_model, loop
+from mpvae import MPVAEClassifier, MPVAEError, inference, load_model, loop
 from mpvae.adam import Adam, Group
 from mpvae.config import DataShape, resolve
 from mpvae.features import fit_features, with_quantiles
@@ -137,6 +137,20 @@ def test_two_rows_are_enough_and_one_is_not():
 def test_weights_from_tiny_to_huge(preset):
     weight = 10.0 ** RNG.permutation(np.linspace(-12, 12, N))
     fits_and_predicts(quick(preset=preset), X, Y, sample_weight=weight)
+
+
+def test_weights_that_add_up_to_infinity_are_told():
+    with pytest.raises(MPVAEError, match="adds up to infinity"):
+        quick().fit(X, Y, sample_weight=np.full(N, 1e308))
+
+
+def test_few_rows_of_many_labels_make_no_matrix_of_labels_by_labels():
+    deviation = torch.randn(3, 100_000, generator=torch.Generator().manual_seed(0))
+    loadings = inference._largest_directions(deviation, 8)  # by 100,000 squared: 40 GB
+    assert loadings.shape == (100_000, 3)
+    wanted = deviation[:, :50].mT @ deviation[:, :50]
+    # float32, sums of three products of some units
+    torch.testing.assert_close(loadings[:50] @ loadings[:50].mT, wanted, rtol=0, atol=1e-4)
 
 
 def test_one_row_in_a_million_has_the_label():

@@ -687,3 +687,13 @@ def test_json_with_a_name_twice_is_refused(copied):
     manifest = copied / MANIFEST
     manifest.write_text(manifest.read_text().replace("{", '{"schema": 1,', 1))
     refused(copied, "a name stands twice in one object")
+
+
+def test_a_file_longer_than_its_manifest_says_is_not_read(tmp_path, monkeypatch):
+    write_model(tmp_path / "m", {"a": 1}, {"w": np.zeros(3)})
+    (weights,) = (tmp_path / "m").glob("weights-*")
+    with weights.open("r+b") as stream:
+        stream.truncate(2**40)  # sparse: takes no disk
+    monkeypatch.setattr("mpvae.model_file.MAX_TENSOR_BYTES", 2**41)
+    with pytest.raises(ModelFileError, match="its manifest says"):
+        read_model(tmp_path / "m")

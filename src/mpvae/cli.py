@@ -443,7 +443,7 @@ def _tell_of_state(folder: Path, *, found: bool, resume: bool) -> None:
     """Say what becomes of a training that did not end, where there is one or should be."""
     place = plain(folder)
     if found and resume:
-        err.print(f"going on with the training in {place}")
+        err.print(f"going on with the training in {place}, if it is the same")
     elif found:
         err.print(f"a training in {place} did not end; begun anew (--resume: go on with it)")
     elif resume:

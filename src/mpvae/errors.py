@@ -1,6 +1,11 @@
 """What goes wrong, by name: the errors mpvae raises about data, files or settings."""
 
 
+def printable(text: str) -> str:
+    """Text with a replacement character for what a terminal would obey rather than show."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 class MPVAEError(Exception):
     """Base of all errors raised on purpose; its text states the fact, then the remedy."""
 

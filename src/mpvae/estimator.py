@@ -442,6 +442,8 @@ class MPVAEClassifier(LearnsFromStreams):
         weight = _check_sample_weight(
             sample_weight, np.empty((X.shape[0], 1)), dtype=np.float64, ensure_non_negative=True
         )
+        if weight.max(initial=0) > np.finfo(np.float64).max / max(1, len(weight)):
+            raise DataError("sample_weight adds up to infinity; divide all by one number")
         X, Y, weight, number = merge_equal_rows(X, Y, weight)
         if not observed.has_observed(Y):
             raise DataError("y holds no observed label, NaN alone; nothing can be learnt")

@@ -135,10 +135,10 @@ def latent_effects(network: MPVAE, X: Matrix, *, n_rows: int = 200) -> NDArray[n
 
 
 def _largest_directions(deviation: Tensor, rank: int) -> Tensor:
-    """Loadings (L, rank) whose product is nearest to ``deviation.T @ deviation``."""
+    """Loadings (L, at most rank) whose product is nearest to ``deviation.T @ deviation``."""
     n, L = deviation.shape
-    if rank <= n < L:  # the same directions, from the smaller matrix of inner products
-        weights = torch.linalg.eigh(deviation @ deviation.mT)[1][:, -rank:]
+    if n < L:  # the same directions, from the smaller matrix of inner products
+        weights = torch.linalg.eigh(deviation @ deviation.mT)[1][:, -min(rank, n) :]
         loadings: Tensor = deviation.mT @ weights
         return loadings
     variance, directions = torch.linalg.eigh(deviation.mT @ deviation)

@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as parse_tensors
 from safetensors.numpy import save as serialise_tensors
 
-from mpvae.errors import ModelFileError
+from mpvae.errors import ModelFileError, printable
 from mpvae.opening import open_regular
 
 SCHEMA = 1
@@ -122,13 +122,13 @@ def _verified(folder: Path, manifest: dict[str, Any], role: str, limit: int) -> 
     name = entry.get("name")
     if not isinstance(name, str) or not re.fullmatch(rf"{role}-[0-9a-f]{{12}}\.[a-z]+", name):
         raise ModelFileError(f"{folder / MANIFEST} names no valid {role} file")
-    content = _read(folder / name, limit)
     size = entry.get("bytes")
-    if len(content) != size:
+    if type(size) is not int:
         raise ModelFileError(
-            f"{folder / name} has {len(content)} bytes, its manifest says {told(size)}; "
-            "the copy is incomplete, copy the folder again"
+            f"{folder / name}: its manifest says {told(size)} bytes, no number; copy the folder "
+            "again"
         )
+    content = _read(folder / name, limit, size)
     if hashlib.sha256(content).hexdigest() != entry.get("sha256"):
         raise ModelFileError(
             f"{folder / name} was changed after it was written; copy the folder again"
@@ -138,11 +138,11 @@ def _verified(folder: Path, manifest: dict[str, Any], role: str, limit: int) -> 
 
 def told(value: object) -> str:
     """What an error or a value says, on one short line, without what a terminal would obey."""
-    text = " ".join(str(value).split())[:200]
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return printable(" ".join(str(value).split())[:200])
 
 
-def _read(path: Path, limit: int) -> bytes:
+def _read(path: Path, limit: int, declared: object = None) -> bytes:
+    """Content of a file; its size is compared with limit and manifest before it is read."""
     try:
         if path.is_symlink() and path.resolve().parent != path.parent.resolve():
             raise ModelFileError(
@@ -152,6 +152,11 @@ def _read(path: Path, limit: int) -> bytes:
             size = os.fstat(stream.fileno()).st_size
             if size > limit:
                 raise ModelFileError(f"{path} has {size} bytes, more than the limit of {limit}")
+            if declared is not None and size != declared:
+                raise ModelFileError(
+                    f"{path} has {size} bytes, its manifest says {told(declared)}; the copy is "
+                    "incomplete, copy the folder again"
+                )
             return stream.read(size + 1)  # read(limit) would take that much memory first
     except FileNotFoundError as error:
         raise ModelFileError(

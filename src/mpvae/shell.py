@@ -85,6 +85,9 @@ def user_errors(command: Callable[P, None]) -> Callable[P, None]:
                 command(*args, **kwargs)
         except BrokenPipeError:
             raise  # the reader of our output has gone: typer ends without a word
+        except MemoryError:
+            err.print("[red]mpvae:[/red] there is not enough memory; give fewer rows or labels")
+            raise typer.Exit(2) from None
         except (MPVAEError, ValueError, OSError) as error:
             text = " ".join(str(error).split())
             err.print(f"[red]mpvae:[/red] {plain(text)}")
@@ -104,7 +107,7 @@ def require(package: str, extra: str, named: str | None = None) -> None:
 
 
 def _one_line(message: Warning | str, *_: Any, **__: Any) -> None:
-    err.print(f"[yellow]mpvae:[/yellow] {plain(str(message))}")
+    err.print(f"[yellow]mpvae:[/yellow] {plain(' '.join(str(message).split()))}")
 
 
 def json_numbers(values: dict[str, float]) -> dict[str, float | None]:

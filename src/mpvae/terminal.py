@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from mpvae.errors import printable
 from mpvae.estimator import MPVAEClassifier
 from mpvae.evidence import source_names
 from mpvae.tuned import Tuned
@@ -95,5 +96,5 @@ def named(table: Path) -> str:
 
 
 def plain(text: str | Path) -> str:
-    """Text that came from outside, so that rich takes no markup from it."""
-    return escape(str(text))
+    """Text that came from outside, so that neither rich nor the terminal obeys it."""
+    return escape(printable(str(text)))

@@ -1,5 +1,6 @@
 """Files of answers: there whole or not at all, tables written frame by frame."""
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -45,13 +46,20 @@ def appending(file: Path | None) -> Iterator[Callable[[pd.DataFrame], None]]:
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
     """Another name to write to, that becomes the file's when the block ends well."""
-    file.parent.mkdir(parents=True, exist_ok=True)
     partial = file.with_name(f".{file.name}.tmp")
     try:
+        file.parent.mkdir(parents=True, exist_ok=True)
         yield partial
         partial.replace(file)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {file}: {error.strerror or error}; make room, or give another place"
+        ) from error
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def _csv(stream: TextIO) -> Callable[[pd.DataFrame], None]:

@@ -191,3 +191,11 @@ def test_any_bytes_give_a_table_or_a_data_error(write, attempt, body, suffix):
     for labels in (None, 1):
         outcome = attempt(path, labels=labels)
         assert isinstance(outcome, LabelledTable) or "\n" not in outcome
+
+
+def test_integers_of_any_length_are_numbers(write):
+    rows = ["a,b,y", "1,-1,0", f"{2**64},9223372036854775808,1", ",7,0"]
+    X = read_table(write("huge.csv", "\n".join(rows).encode()), labels=["y"]).features()
+    assert X["a"].tolist()[:2] == [1.0, 2.0**64]
+    assert np.isnan(X["a"][2])
+    assert X["b"].tolist() == [-1.0, 2.0**63, 7.0]

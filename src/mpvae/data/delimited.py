@@ -19,6 +19,7 @@ from mpvae.errors import DataError
 MISSING = ["", "NA", "N/A", "#N/A", "NaN", "nan", "null", "NULL"]
 """Cells that mean "unknown", as written by R, spreadsheets and databases."""
 
+_INTEGER = re.compile(r"\s*[-+]?\d+\s*")
 _DECIMAL_COMMA = re.compile(r"\s*[-+]?\d+(,\d+)?\s*")
 # pandas 3.1 reads numbers to the last digit, and wants not to be told so; those before do not.
 _OLD_PANDAS = tuple(map(int, pd.__version__.split(".")[:2])) < (3, 1)
@@ -118,11 +119,27 @@ def _parse(text: str, separator: str, names: list[str], file: str) -> pd.DataFra
             low_memory=False,
             **EXACT,
         )
-        return frame
+        return _with_huge_integers(frame)
     except (ValueError, OverflowError, pd.errors.ParserError) as error:
         raise DataError(
             f"{file} cannot be read as a table: {one_line(error, 160)}; look for stray quotes"
         ) from error
+
+
+def _with_huge_integers(frame: pd.DataFrame) -> pd.DataFrame:
+    """Columns of integers as numbers; pandas leaves them text where one has over 64 bits."""
+    for position, kind in enumerate(frame.dtypes):
+        if pd.api.types.is_numeric_dtype(kind):
+            continue
+        cells = frame.iloc[:, position].dropna()
+        if len(cells) and all(_INTEGER.fullmatch(str(cell)) for cell in cells):
+            numbers = frame.iloc[:, position].astype(object).map(_as_float, na_action="ignore")
+            frame.isetitem(position, numbers.to_numpy(float))
+    return frame
+
+
+def _as_float(cell: object) -> float:
+    return float(str(cell))  # "1" and 400 digits: the latter infinite, and refused later on
 
 
 def _refuse_decimal_commas(X: pd.DataFrame, lines: Sequence[int], file: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, BinaryIO, cast
 
-from mpvae.errors import DataError
+from mpvae.errors import DataError, printable
 from mpvae.opening import open_regular
 
 MAX_TEXT_BYTES = 2 * 1024**3
@@ -130,8 +130,7 @@ def one_line(value: object, limit: int = 80) -> str:
     What a terminal would obey rather than show becomes a replacement character.
     """
     text = " ".join(str(value).split())
-    text = text if len(text) <= limit else text[: limit - 3] + "..."
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return printable(text if len(text) <= limit else text[: limit - 3] + "...")
 
 
 def listing(names: Iterable[str], limit: int = 6) -> str:
