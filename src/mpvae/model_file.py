@@ -125,8 +125,8 @@ def _verified(folder: Path, manifest: dict[str, Any], role: str, limit: int) -> 
     size = entry.get("bytes")
     if type(size) is not int:
         raise ModelFileError(
-            f"{folder / name}: its manifest says {told(size)} bytes, no number; copy the folder "
-            "again"
+            f"{folder / name}: its manifest says {told(size)} bytes, no number; copy the "
+            "folder again"
         )
     content = _read(folder / name, limit, size)
     if hashlib.sha256(content).hexdigest() != entry.get("sha256"):
