@@ -58,7 +58,7 @@ class Configuration:
 
 CONFIGURATIONS = {
     "base": Configuration(
-        "default, with base", ("n_members=2", "max_epochs=25", "patience=none")
+        "default, with base", ("n_members=5", "max_epochs=60", "patience=none")
     ),
     "networks": Configuration(
         "five networks", ("max_epochs=20", "patience=none"), ("--base", "none", "--seed", "1")
