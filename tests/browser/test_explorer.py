@@ -20,12 +20,13 @@ def shown(page):
 
 
 def click(page, label):
-    with page.expect_response("**/conditional"):
-        page.click(f'[data-label="{label}"]')
-    page.wait_for_function(
-        "() => document.querySelectorAll('#labels [data-known]').length >= 0"
+    button = f'[data-label="{label}"]'
+    before = page.get_attribute(button, "data-known")
+    page.click(button)
+    page.wait_for_function(  # drawn anew, with what the answer says
+        "([name, was]) => document.querySelector(name).getAttribute('data-known') !== was",
+        arg=[button, before],
     )
-    page.wait_for_timeout(50)
 
 
 def opened(page, service):
