@@ -7,8 +7,8 @@ import numpy as np
 from scipy.cluster.hierarchy import leaves_list, linkage
 
 from mpvae import MPVAEClassifier
-from mpvae.cli import PAPER_YEAST
 from mpvae.data import load_yeast
+from mpvae.demo import PAPER_YEAST
 from mpvae.metrics import DECISION_METRICS
 
 mpl.use("Agg")

@@ -15,7 +15,7 @@ import pytest
 import scipy.sparse as sp
 from typer.testing import CliRunner
 
-from mpvae import MPVAEClassifier, __version__, cli, load_model
+from mpvae import MPVAEClassifier, __version__, cli, demo, load_model
 from mpvae.data import LabelledTable, simulate_probit
 from mpvae.data.delimited import EXACT
 
@@ -640,7 +640,7 @@ def test_help_explains_and_gives_examples():
 
 def test_the_demo_compares_with_the_paper(monkeypatch, tmp_path):
     monkeypatch.setattr(
-        cli,
+        demo,
         "load_yeast",
         lambda: LabelledTable(
             X=DATA.X.astype(np.float32),
@@ -653,7 +653,7 @@ def test_the_demo_compares_with_the_paper(monkeypatch, tmp_path):
     )
     quick = {"hidden": (8,), "latent_dim": 2, "n_draws": 4, "n_members": 2, "max_epochs": 2}
     monkeypatch.setattr(
-        cli, "MPVAEClassifier", lambda **given: MPVAEClassifier(**given | quick)
+        demo, "MPVAEClassifier", lambda **given: MPVAEClassifier(**given | quick)
     )
     text = succeeds("demo", "-o", tmp_path / "[m]")
     assert "40 training and 20 test rows" in text

@@ -1,5 +1,6 @@
 """What the documentation shows is run: its Python blocks, its commands, the examples."""
 
+import contextlib
 import json
 import re
 import shlex
@@ -113,11 +114,7 @@ def test_from_a_csv_to_report_and_explorer_in_three_commands(project):
         assert CliRunner().invoke(app, shlex.split(line)[1:]).exit_code == 0
     text = (project / "demo" / "report.html").read_text()
     assert "species_alder" in text
-    words = [sys.executable, "-m", *shlex.split(serve), "--port", "0"]
-    service = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
-    try:
-        told = service.stderr.readline()
-        address = next(word.strip(",") for word in told.split() if word.startswith("http"))
+    with serving(serve) as address:
         with urllib.request.urlopen(f"{address}/about") as answer:
             about = json.loads(answer.read())
         row = about["examples"][0]
@@ -133,17 +130,43 @@ def test_from_a_csv_to_report_and_explorer_in_three_commands(project):
         if shutil.which("curl"):  # as the page of the report has it
             pages = blocks(ROOT / "docs" / "report.md", "sh")
             curl = next(text for text in pages if text.startswith("curl"))
-            shown = subprocess.run(
-                ["sh", "-c", curl.replace("localhost:8000", address)],
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-            assert json.loads(shown.stdout)["labels"][0] == "species_alder"
+            assert asked_by_shell(curl, address)["labels"][0] == "species_alder"
+
+
+def test_a_service_with_a_token_as_its_page_has_it(project):
+    pytest.importorskip("fastapi", reason="the extra serve is not installed")
+    if not (shutil.which("curl") and shutil.which("openssl")):
+        pytest.skip("the page asks with curl and openssl")
+    first, token = blocks(ROOT / "docs" / "service.md", "sh")[:2]
+    fit = f"{first.splitlines()[0]} {shlex.join(QUICK)}"
+    assert CliRunner().invoke(app, shlex.split(fit)[1:]).exit_code == 0
+    make, serve, curl = token.strip().splitlines()
+    subprocess.run(["sh", "-c", make], check=True)
+    # On this machine alone: tests listen to nobody else.
+    with serving(serve.replace("0.0.0.0", "127.0.0.1")) as address:
+        assert asked_by_shell(curl, address)["labels"]
+        refused = curl.replace("$(cat token)", "$(cat token | tr 0-9a-f 1-9a-f0)")
+        assert "token" in asked_by_shell(refused, address)["error"]
+
+
+@contextlib.contextmanager
+def serving(command):
+    """Address of what a command of a page serves, in a process of its own."""
+    words = [sys.executable, "-m", *shlex.split(command), "--port", "0"]
+    service = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    try:
+        told = service.stderr.readline()
+        yield next(word.strip(",") for word in told.split() if word.startswith("http"))
     finally:
         service.terminate()
         assert service.wait(20) in (0, -15)
         service.stderr.close()
+
+
+def asked_by_shell(curl, address):
+    """What a curl command of a page prints, sent to another address than the usual one."""
+    words = ["sh", "-c", curl.replace("localhost:8000", address)]
+    return json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
 
 
 @pytest.mark.parametrize(

@@ -213,6 +213,20 @@ def test_after_ctrl_c_the_best_so_far_is_saved_and_resume_goes_on(
     assert contents(folder) == whole
 
 
+def test_after_ctrl_c_between_base_learners_there_is_no_model_and_resume_goes_on(
+    table, whole, tmp_path, monkeypatch
+):
+    folder = tmp_path / "m"
+    with after_writes(monkeypatch, 1, lambda: os.kill(os.getpid(), signal.SIGINT)):
+        result = fit(table, folder)
+    assert result.exit_code == 130
+    said = "mpvae: interrupted; no model was written; --resume goes on with what was done"
+    assert result.stderr.splitlines()[-1] == said
+    assert [path.name for path in folder.iterdir()] == [TRAINING]
+    ends(table, folder, "--resume")
+    assert contents(folder) == whole
+
+
 def test_a_table_that_is_wrong_leaves_nothing_behind(table, tmp_path):
     folder = tmp_path / "new" / "m"
     assert "mpvae:" in refused(table, folder, "--rows", "test")

@@ -1,6 +1,5 @@
 """Command line: a thin shell over the library. No maths, no torch."""
 
-import importlib.util
 import json
 import shlex
 import signal
@@ -14,17 +13,14 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from mpvae import __version__, cluster, metrics
+from mpvae import __version__, cluster, demo  # noqa: F401  the demo is the first in the help
 from mpvae.checkpoints import keeping
 from mpvae.choosing import FitJob, given_settings, named_base, split_names
 from mpvae.config import DataShape, Metric, Objective, resolve, setting_docs
-from mpvae.data import LabelledTable, load_yeast
 from mpvae.distributed import joined
 from mpvae.errors import ConfigError, MPVAEError
-from mpvae.estimator import MPVAEClassifier
 from mpvae.evidence import source_names
 from mpvae.model_file import TRAINING, refuse_foreign
-from mpvae.progress import waiting
 from mpvae.shell import (
     EngineOption,
     ExcludeOption,
@@ -47,22 +43,12 @@ from mpvae.terminal import (
     out,
     plain,
     print_held_out,
-    print_pairs,
     print_tuned,
-    title,
 )
 from mpvae.tuned import BEST, Score
 from mpvae.tuning import tune
 
 EXPERIMENTS = Path(__file__).parents[2] / "benchmarks" / "paper.py"
-
-# Bai, Kong and Gomes (IJCAI 2020), Tables 1 and 2, column MPVAE, row yeast.
-PAPER_YEAST: dict[Metric, float] = {
-    "example_f1": 0.6479,
-    "micro_f1": 0.6554,
-    "macro_f1": 0.4817,
-    "hamming": 0.7920,
-}
 
 
 def main() -> None:
@@ -81,76 +67,6 @@ def root(
     if version:
         out.print(__version__)
         raise typer.Exit
-
-
-@app.command()
-@user_errors
-def demo(
-    folder: Annotated[
-        Path, typer.Option("--out", "-o", help="Where to save the model.")
-    ] = Path("demo/yeast-model"),
-    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
-    as_json: JsonOption = False,
-) -> None:
-    """Train on the paper's yeast data (official split) and compare with its scores.
-
-    Needs the small package `river`, which carries the data: `pip install "mpvae[demo]"`. With
-    the extra `report`, a page to look at is written beside the model.
-    """
-    data = load_yeast()
-    train, test = data.split("train"), data.split("test")
-    refuse_foreign(folder)
-    if not as_json:
-        out.print(
-            f"[b]yeast[/b]: {len(train)} training and {len(test)} test rows, "
-            f"{train.X.shape[1]} features, {len(train.label_names)} labels (gene functions)"
-        )
-    start = time.perf_counter()
-    model = MPVAEClassifier(random_state=seed, verbose=int(not as_json))
-    model.fit(train.features(), train.labels())
-    took = time.perf_counter() - start
-    Y = test.labels().to_numpy()
-    scores = {
-        name: metrics.DECISION_METRICS[name](Y, model.predict(test.features(), metric=name))
-        for name in PAPER_YEAST
-    }
-    model.save(folder)
-    page = _demo_report(model, data, folder, not as_json)
-    if as_json:
-        summary = {
-            "folder": str(folder),
-            "report": page and str(page),
-            "seconds": round(took, 2),
-        }
-        print(json.dumps(summary | {"scores": scores, "published": PAPER_YEAST}))
-        return
-    out.print(f"{len(model.networks_)} networks trained in {took:.0f} s\n")
-    table = Table("on the test rows", "mpvae", "published MPVAE", title_justify="left")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for name, published in PAPER_YEAST.items():
-        table.add_row(title(name), f"{scores[name]:.4f}", f"{published:.4f}")
-    out.print(table)
-    out.print("Thresholds come from training rows only (the paper's: validation rows).\n")
-    print_pairs(model, 4)
-    place = plain(folder)
-    out.print(f"\nModel saved in {place}; look at it with: mpvae info {place}")
-    if page is not None:
-        out.print(f"Report: {plain(page)}; the label explorer: mpvae serve {place}")
-
-
-def _demo_report(
-    model: MPVAEClassifier, data: LabelledTable, folder: Path, show: bool
-) -> Path | None:
-    """The report beside the model folder, where Plotly is installed."""
-    if importlib.util.find_spec("plotly") is None:
-        return None
-    from mpvae.report import make_report
-
-    file = folder.with_name(f"{folder.name}-report.html")
-    with waiting("report", show) as on_step:
-        make_report(model, data, name="yeast", on_step=on_step).save(file)
-    return file
 
 
 @app.command()
@@ -242,19 +158,25 @@ def fit(
         model, n_rows = cluster.fit(job, folder, workers=workers)
         model.save(folder)
     else:
-        with joined() as team, keeping(folder / TRAINING, resume=resume) as kept:
-            model = job.model(verbose=int(team.writes and not as_json))
-            if team.writes:
-                _tell_of_state(folder, found=kept.found, resume=resume)
-            before = signal.signal(signal.SIGINT, _interrupt_once)
-            try:
-                n_rows, interrupted = job.teach(model, kept)
-            finally:
-                signal.signal(signal.SIGINT, before)
-            if team.writes:  # all processes have the same model
-                model.save(folder)
-            if not interrupted:
-                kept.clear()
+        try:
+            with joined() as team, keeping(folder / TRAINING, resume=resume) as kept:
+                model = job.model(verbose=int(team.writes and not as_json))
+                if team.writes:
+                    _tell_of_state(folder, found=kept.found, resume=resume)
+                before = signal.signal(signal.SIGINT, _interrupt_once)
+                try:
+                    n_rows, interrupted = job.teach(model, kept)
+                finally:
+                    signal.signal(signal.SIGINT, before)
+                if team.writes:  # all processes have the same model
+                    model.save(folder)
+                if not interrupted:
+                    kept.clear()
+        except KeyboardInterrupt:
+            if not (folder / TRAINING).exists():
+                raise
+            _tell_interrupted("no model was written; --resume goes on with what was done")
+            raise typer.Exit(130) from None
         if not team.writes:
             return
     summary = {
@@ -281,7 +203,7 @@ def fit(
         out.print(f"Model saved in {plain(folder)}")
     if interrupted:
         more = "; --resume goes on" if (folder / TRAINING).exists() else ""
-        err.print(f"[yellow]mpvae:[/yellow] interrupted; the best model so far was saved{more}")
+        _tell_interrupted(f"the best model so far was saved{more}")
         raise typer.Exit(130)
 
 
@@ -394,7 +316,7 @@ def tune_table(
         out.print(f"Settings saved in {plain(best)}; train with them:\n  ", end="")
         out.print(plain(shlex.join(words)))
     if tuned.interrupted:
-        err.print("[yellow]mpvae:[/yellow] interrupted; the best settings so far were saved")
+        _tell_interrupted("the best settings so far were saved")
         raise typer.Exit(130)
 
 
@@ -448,6 +370,10 @@ def _tell_of_state(folder: Path, *, found: bool, resume: bool) -> None:
         err.print(f"a training in {place} did not end; begun anew (--resume: go on with it)")
     elif resume:
         err.print(f"nothing to resume in {place}; begun from the start")
+
+
+def _tell_interrupted(left: str) -> None:
+    err.print(f"[yellow]mpvae:[/yellow] interrupted; {left}")
 
 
 def _interrupt_once(_number: int, _frame: object) -> None:

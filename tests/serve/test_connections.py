@@ -1,6 +1,7 @@
 """A real server and clients that misbehave: slow, lying, silent, too many."""
 
 import contextlib
+import http.client
 import json
 import socket
 import threading
@@ -48,6 +49,20 @@ def test_one_connection_serves_many_questions_in_turn(port):
         for part in (QUESTION[:7], QUESTION[7:], b""):
             wire.socket.sendall(f"{len(part):x}\r\n".encode() + part + b"\r\n")
         assert wire.read()[0] == 200
+
+
+@pytest.mark.parametrize(("place", "status"), [("/", 200), ("/health", 200), ("/predict", 405)])
+def test_head_gives_what_get_gives_without_its_body(port, place, status):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    with contextlib.closing(connection):
+        found = []
+        for method in ("HEAD", "GET", "HEAD", "GET"):  # on one connection: nothing is left over
+            connection.request(method, place)
+            answer = connection.getresponse()
+            found.append((answer.status, answer.headers["content-length"], answer.read()))
+    assert found[0] == found[2] == (status, found[1][1], b"")
+    assert found[1] == found[3]
+    assert found[1][:2] == (status, str(len(found[1][2])))
 
 
 def test_an_answer_does_not_wait_for_more_to_send(port, app):

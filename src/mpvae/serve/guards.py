@@ -118,8 +118,10 @@ class Guard:
                 body = b""
                 if visit.method == "POST":
                     body = await self._read(visit, headers, receive)
-                scope["mpvae.visit"] = visit
-                await self.app(scope, _once(body, receive), answer)
+                # HEAD is GET to all within; uvicorn keeps the body back.
+                method = "GET" if visit.method == "HEAD" else visit.method
+                asked = {**scope, "method": method, "mpvae.visit": visit}
+                await self.app(asked, _once(body, receive), answer)
             except Refused as error:
                 visit.refused = error.reason
                 await answer.say(error.status, str(error), error.headers)
