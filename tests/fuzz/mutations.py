@@ -51,8 +51,12 @@ def mutated(
     others
         Files to take pieces from.
     tokens
-        Words of the format; where there are some, half of the changes are of text.
+        Words of the format; where there are some, half of the changes are of text, and now
+        and then the file is a few of them and nothing else.
     """
+    if tokens and rng.random() < 0.05:
+        data = b"".join(_word(rng, tokens) for _ in range(rng.choice((1, 1, 2, 3, 5, 12))))
+        return data[:MAX_BYTES]
     for _ in range(rng.choice((1, 1, 1, 2, 3, 5, 12))):
         if tokens and rng.random() < 0.5:
             data = rng.choice(_TEXT)(rng, data, tokens)
@@ -140,9 +144,13 @@ def _truncate(rng: Random, data: bytes) -> bytes:
     return data[: rng.randint(0, len(data))]
 
 
+def _word(rng: Random, tokens: Sequence[bytes]) -> bytes:
+    return rng.choice(rng.choice((tokens, ODD_TEXT, NUMBERS)))
+
+
 def _put_token(rng: Random, data: bytes, tokens: Sequence[bytes]) -> bytes:
     i = rng.randint(0, len(data))
-    return data[:i] + rng.choice(rng.choice((tokens, ODD_TEXT, NUMBERS))) + data[i:]
+    return data[:i] + _word(rng, tokens) + data[i:]
 
 
 def _swap_token(rng: Random, data: bytes, tokens: Sequence[bytes]) -> bytes:
@@ -150,9 +158,8 @@ def _swap_token(rng: Random, data: bytes, tokens: Sequence[bytes]) -> bytes:
     if not there:
         return _put_token(rng, data, tokens)
     old = rng.choice(there)
-    new = rng.choice(rng.choice((tokens, ODD_TEXT, NUMBERS)))
     i = rng.choice([match.start() for match in re.finditer(re.escape(old), data)])
-    return data[:i] + new + data[i + len(old) :]
+    return data[:i] + _word(rng, tokens) + data[i + len(old) :]
 
 
 def _swap_number(rng: Random, data: bytes, tokens: Sequence[bytes]) -> bytes:

@@ -95,8 +95,6 @@ def read_text(path: Path) -> str:
         If the file cannot be read, is empty, or is not UTF-8 text.
     """
     content = read_bytes(path)
-    if not content.strip():
-        raise DataError(f"{path.name} is empty; give a file with a header and rows")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -105,6 +103,8 @@ def read_text(path: Path) -> str:
             f"{path.name} line {line} is not UTF-8 text (byte 0x{content[error.start]:02x}); "
             "save the file as UTF-8 text"
         ) from None
+    if not text or text.isspace():
+        raise DataError(f"{path.name} is empty; give a file with a header and rows")
     nul = text.find("\0")
     if nul >= 0:
         line = text.count("\n", 0, nul) + 1
