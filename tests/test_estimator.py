@@ -204,6 +204,15 @@ def test_infinite_features_are_refused_by_name(table):
         tiny().fit(table.assign(b=np.inf), Y)
 
 
+@pytest.mark.parametrize("of_labels", [False, True])
+def test_names_that_no_file_could_hold_are_refused(of_labels):
+    X, labels = FRAME.copy(), pd.DataFrame(Y)
+    table = labels if of_labels else X
+    table.columns = pd.Index(["\ud800", *"xyz"][: table.shape[1]], dtype=object)
+    with pytest.raises(DataError, match=r"'\\ud800' holds half of a character"):
+        tiny().fit(X, labels)
+
+
 def test_infinite_features_are_refused_at_prediction(model):
     with pytest.raises(DataError, match="X contains inf in column 2"):
         model.predict(np.array([[0, 0, -np.inf, 0]]))

@@ -196,7 +196,7 @@ def test_a_model_is_read_without_pickle(saved, monkeypatch):
 
 
 def test_names_of_every_kind_survive(tmp_path):
-    description = {"names": ["\udc80", "日本", "\0", "a\nb", '"']}
+    description = {"names": ["\U0001f41f", "日本", "\0", "a\nb", '"']}
     write_model(tmp_path / "m", description, {"t": np.zeros(1)})
     assert read_model(tmp_path / "m")[0] == description
 
@@ -371,7 +371,7 @@ def test_a_manifest_of_something_else_is_refused(copied, change, word):
         "model-/../../x",
         "/etc/passwd",
         "model-\0",
-        "model-\ud800",
+        "model-\U0001f41f",
         "model-" + "a" * 5000,
         "model-..",
         "manifest.json",
@@ -408,6 +408,22 @@ def test_numbers_that_json_has_not_are_refused(copied, text):
     description["thresholds"]["subset"] = "HERE"
     rewrite(copied, json.dumps(description).replace('"HERE"', text))
     refused(copied, "not valid JSON", text)
+
+
+def test_names_with_half_of_a_character_are_refused(copied):
+    description, _ = parts(copied)
+    description["label_names"][0] = "\U0001f41f\ud800"  # a fish, and half of something
+    rewrite(copied, json.dumps(description))
+    refused(copied, "not valid JSON", "surrogates")
+
+
+def test_a_character_written_as_a_pair_is_read(copied):
+    description, _ = parts(copied)
+    description["label_names"][0] = "\U0001f41f"
+    text = json.dumps(description)
+    assert "\\ud83d\\udc1f" in text
+    rewrite(copied, text)
+    assert load_model(copied).label_names_[0] == "\U0001f41f"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", "null", "{", "[" * 100_000, "\udc80", "{}"])

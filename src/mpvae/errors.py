@@ -1,9 +1,16 @@
 """What goes wrong, by name: the errors mpvae raises about data, files or settings."""
 
+import re
+
 
 def printable(text: str) -> str:
     """Text with a replacement character for what a terminal would obey rather than show."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written: one with half of a surrogate pair cannot."""
+    return re.search("[\ud800-\udfff]", text) is None
 
 
 class MPVAEError(Exception):

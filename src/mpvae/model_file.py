@@ -48,9 +48,7 @@ def write_model(folder: str | Path, description: dict[str, Any], tensors: Tensor
         The weights.
     """
     folder = Path(folder)
-    text = json.dumps(description, allow_nan=False, ensure_ascii=False, indent=1).encode(
-        errors="surrogatepass"  # a name read from a file that was not quite UTF-8
-    )
+    text = json.dumps(description, allow_nan=False, ensure_ascii=False, indent=1).encode()
     contents = {
         "model": (text, ".json"),
         "weights": (serialise_tensors(tensors), ".safetensors"),
@@ -169,11 +167,13 @@ def _read(path: Path, limit: int, declared: object = None) -> bytes:
 def _parse_json(content: bytes, path: Path) -> dict[str, Any]:
     try:
         value = json.loads(
-            content,
+            content.decode(),
             parse_constant=_refuse_constant,
             parse_float=_finite_number,
             object_pairs_hook=_each_once,
         )
+        if re.search(rb"\\u[dD]", content):  # where half of a surrogate pair could stand
+            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise ModelFileError(f"{path} is not valid JSON: {told(error)}") from error
     if not isinstance(value, dict):

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import validate_data
 
 from mpvae import labels, observed
-from mpvae.errors import ConfigError, DataError
+from mpvae.errors import ConfigError, DataError, is_unicode
 from mpvae.features import FeatureMap, Matrix, refuse_infinite
 
 
@@ -77,6 +77,9 @@ class MultiLabelClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc
         coded = labels.read_labels(y, allow_missing=allow_missing)
         if coded.Y.shape[0] != X.shape[0]:
             raise DataError(f"X has {X.shape[0]} rows but y has {coded.Y.shape[0]}")
+        for name in (*self._names(), *coded.names, *map(str, coded.classes)):
+            if not is_unicode(name):  # no file could hold it
+                raise DataError(f"the name {name!r} holds half of a character; give Unicode")
         self.label_names_ = np.array(coded.names, dtype=object)
         self.classes_ = coded.classes
         self.multilabel_ = coded.multilabel

@@ -5,7 +5,6 @@ import csv
 import difflib
 import io
 import math
-import re
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from mpvae.config import Metric
 from mpvae.data import read_table
-from mpvae.errors import DataError
+from mpvae.errors import DataError, is_unicode
 from mpvae.estimator import MPVAEClassifier
 from mpvae.report.model_figures import label_places
 from mpvae.writing import records
@@ -221,7 +220,7 @@ def _checked(value: Any, feature: Mapping[str, Any], row: int) -> Any:
     if value is None:
         return np.nan if "levels" not in feature else None
     if "levels" in feature and isinstance(value, str | bool | int | float):
-        if re.search("[\ud800-\udfff]", str(value)):
+        if not is_unicode(str(value)):
             raise DataError(
                 f"row {row + 1}: {feature['name']!r} holds half of a character; give Unicode"
             )
