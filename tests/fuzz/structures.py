@@ -134,7 +134,7 @@ def _with_shapes(rng: Random, header: bytes) -> bytes:
 
 def changed_npy(rng: Random, data: bytes) -> bytes:
     """Another header over the same values, or other bytes."""
-    if rng.random() < 0.3 or not data.startswith(b"\x93NUMPY"):
+    if rng.random() < 0.3 or not data.startswith(b"\x93NUMPY") or len(data) < 10:
         return mutated(rng, data, tokens=NPY_TOKENS)
     (length,) = struct.unpack_from("<H", data, 8)
     header, body = data[10 : 10 + length], data[10 + length :]
