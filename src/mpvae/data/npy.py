@@ -15,6 +15,7 @@ from mpvae.errors import DataError
 from mpvae.opening import open_regular
 
 _MAX_HEADER = 1024  # characters: those of plain arrays have about a hundred
+_LENGTH_BYTES = {(1, 0): 2, (2, 0): 4}  # of the number before the header, by version
 
 
 def load_npy(path: Path) -> NDArray[Any]:
@@ -70,8 +71,13 @@ def read_array(stream: IO[bytes], size: int, *, file: str) -> NDArray[Any]:
 
 def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     version = npy_format.read_magic(stream)
+    if version not in _LENGTH_BYTES:
+        raise ValueError(f"format version {version} is not for plain arrays")
     start = stream.tell()
-    header = stream.read(_MAX_HEADER).partition(b"\n")[0]
+    length = int.from_bytes(stream.read(_LENGTH_BYTES[version]), "little")
+    if length > _MAX_HEADER:  # NumPy would take so much memory first
+        raise ValueError(f"its header has {length:,} bytes, more than {_MAX_HEADER:,}")
+    header = stream.read(length)
     if sum(map(header.count, (b"(", b"[", b"{"))) > 4:  # NumPy gives it to Python's parser
         raise ValueError("its header is not that of a plain array")
     stream.seek(start)
@@ -79,8 +85,6 @@ def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
         warnings.simplefilter("ignore")  # files of Python 2 make NumPy warn, and read well
         if version == (1, 0):
             shape, _, dtype = npy_format.read_array_header_1_0(stream, _MAX_HEADER)
-        elif version == (2, 0):
-            shape, _, dtype = npy_format.read_array_header_2_0(stream, _MAX_HEADER)
         else:
-            raise ValueError(f"format version {version} is not for plain arrays")
+            shape, _, dtype = npy_format.read_array_header_2_0(stream, _MAX_HEADER)
     return shape, dtype
