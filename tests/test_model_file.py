@@ -262,17 +262,27 @@ def test_a_power_cut_while_saving_leaves_the_old_model(copied, model, monkeypatc
     np.testing.assert_array_equal(load_model(copied).predict_proba(X), model.predict_proba(X))
 
 
-def test_a_folder_of_other_things_is_refused_and_left_alone(model, tmp_path):
-    (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(ModelFileError, match=r"holds other files \(thesis.tex\)"):
+OTHERS = [
+    "thesis.tex",
+    "model-card.json",
+    "weights-mine.safetensors",
+    "model-0123456789ab.json.old",
+]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_folder_of_other_things_is_refused_and_left_alone(model, tmp_path, name):
+    (tmp_path / name).write_text("years of work")
+    with pytest.raises(ModelFileError, match=rf"holds other files \({name}\)"):
         model.save(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_other_files_beside_a_model_are_kept(copied, model):
-    (copied / "notes.txt").write_text("mine")
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_files_beside_a_model_are_kept(copied, model, name):
+    (copied / name).write_text("mine")
     model.save(copied)
-    assert (copied / "notes.txt").read_text() == "mine"
+    assert (copied / name).read_text() == "mine"
     load_model(copied)
 
 

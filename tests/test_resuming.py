@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.utils import check_random_state
 from typer.testing import CliRunner
 
 from mpvae import MPVAEClassifier, checkpoints, choosing, cli, evidence, load_model
@@ -21,6 +22,7 @@ from mpvae.checkpoints import Kept, keeping
 from mpvae.data import simulate_probit
 from mpvae.errors import ModelFileError
 from mpvae.model_file import TRAINING, write_atomically
+from mpvae.streaming import bucket_of
 
 DATA = simulate_probit(120, n_features=4, n_labels=3, n_factors=1, seed=3)
 SMALL = ("hidden=8", "latent_dim=2", "n_draws=4", "n_members=2", "max_epochs=4")
@@ -147,6 +149,34 @@ def test_a_stream_resumes_to_the_same_folder(table, tmp_path, monkeypatch):
     killed_after(5, monkeypatch, table, tmp_path / "m", *nobody)
     ends(table, tmp_path / "m", "--resume", *nobody)
     assert contents(tmp_path / "m") == contents(tmp_path / "whole")
+
+
+def other_row_groups(frame):
+    return frame, 60
+
+
+def other_labels(frame):
+    """Each bucket has as many of every label as before: only the cells tell."""
+    labels = [name for name in frame if name.startswith("sp_")]
+    bucket = bucket_of(np.arange(len(frame)), int(check_random_state(0).randint(2**31 - 1)))
+    changed = frame.copy()
+    for _, rows in frame.groupby(bucket)[labels]:
+        changed.loc[rows.index, labels] = np.roll(rows.to_numpy(), 1, axis=0)
+    assert not changed.equals(frame)
+    return changed, 30
+
+
+@pytest.mark.parametrize("change", [other_row_groups, other_labels])
+def test_a_stream_of_other_data_is_not_resumed(table, tmp_path, monkeypatch, change):
+    monkeypatch.setattr(choosing, "IN_MEMORY_VALUES", 100)
+    copy = tmp_path / "t.parquet"
+    copy.write_bytes(table.read_bytes())
+    killed_after(5, monkeypatch, copy, tmp_path / "m", "--base", "auto")
+    frame, size = change(pd.read_parquet(copy))
+    frame.to_parquet(copy, row_group_size=size)
+    result = fit(copy, tmp_path / "m", "--resume", "--base", "auto")
+    assert result.exit_code == 2
+    assert "holds a training with other data" in result.stderr
 
 
 def test_base_learners_are_not_fitted_again(table, whole, tmp_path, monkeypatch):

@@ -28,6 +28,7 @@ SCHEMA = 1
 MANIFEST = "manifest.json"
 TRAINING = ".training"
 """Folder inside that of a model, for the state of its training while that lasts."""
+_OWN_NAMES = r"(model-[0-9a-f]{12}\.json|weights-[0-9a-f]{12}\.safetensors|\.mpvae-.*\.tmp)"
 MAX_MANIFEST_BYTES = 64 * 1024
 MAX_JSON_BYTES = 512 * 1024**2
 MAX_TENSOR_BYTES = 16 * 1024**3
@@ -251,9 +252,4 @@ def refuse_foreign(folder: Path) -> None:
 
 
 def _is_ours(path: Path) -> bool:
-    name = path.name
-    return (
-        (name.startswith(".mpvae-") and name.endswith(".tmp"))
-        or (name.startswith("model-") and name.endswith(".json"))
-        or (name.startswith("weights-") and name.endswith(".safetensors"))
-    )
+    return re.fullmatch(_OWN_NAMES, path.name) is not None

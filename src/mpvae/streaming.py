@@ -78,7 +78,7 @@ class Overview:
     sample_bucket: NDArray[np.int64]  # of the rows kept
     sample_X: pd.DataFrame
     sample_Y: NDArray[np.float32]
-    digest: NDArray[np.uint64]  # of all cells of the features, (1,)
+    digest: NDArray[np.uint64]  # of all cells and of how they come in chunks, (1,)
 
 
 def look_over(
@@ -99,13 +99,23 @@ def look_over(
         positive += in_bucket @ np.nan_to_num(chunk.Y)
         observed += in_bucket @ ~np.isnan(chunk.Y)
         n_rows += in_bucket.sum(1).astype(np.int64)
-        of_rows = pd.util.hash_pandas_object(chunk.X, index=False).to_numpy()
-        digest += (of_rows * row_hashes(number, 0)).sum(dtype=np.uint64)
+        digest += _digest(chunk, number)
         kept.add(number, chunk)
         on_rows(len(chunk.Y))
     features = statistics.features()  # refuses a table without rows
     number, X, Y = kept.rows()
     return Overview(features, n_rows, positive, observed, bucket_of(number, seed), X, Y, digest)
+
+
+def _digest(chunk: Chunk, number: NDArray[np.int64]) -> np.uint64:
+    """Of rows with these numbers: another where a cell, a place or a row group is another."""
+    of_X = pd.util.hash_pandas_object(chunk.X, index=False).to_numpy()
+    states = np.nan_to_num(chunk.Y, nan=2.0).astype(np.uint64)  # 0, 1, not observed
+    of_Y = states @ row_hashes(np.arange(states.shape[1], dtype=np.int64), 1)
+    of_rows = (row_hashes(of_X.view(np.int64), 0) + of_Y) * row_hashes(number, 0)
+    place = row_hashes(np.array([chunk.first], np.int64), 2 + chunk.group)
+    total: np.uint64 = np.append(of_rows, place).sum(dtype=np.uint64)
+    return total
 
 
 def bucket_of(number: NDArray[np.int64], seed: int) -> NDArray[np.int64]:

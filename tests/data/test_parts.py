@@ -1,9 +1,12 @@
 """Parquet files read some rows at a time: all rows once, and what is wrong with which file."""
 
+import os
 from decimal import Decimal
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from mpvae import DataError
@@ -192,6 +195,32 @@ def test_hidden_files_are_left_out(folder):
         (folder / name).write_bytes((folder / "a.parquet").read_bytes())
     assert len(open_parts(folder)) == N
     assert len(open_parts(f"{folder}/**/*.parquet")) == N
+
+
+@pytest.mark.parametrize("pattern", ["", "/*.parquet"])
+def test_a_link_to_nothing_is_not_left_out(folder, pattern):
+    (folder / "z.parquet").symlink_to(folder / "gone" / "z.parquet")
+    with pytest.raises(DataError, match=r"z\.parquet leads to no file; is a disk missing"):
+        open_parts(f"{folder}{pattern}")
+
+
+def test_a_pipe_among_the_files_is_refused(folder):
+    os.mkfifo(folder / "z.parquet")
+    with pytest.raises(DataError, match=r"z\.parquet"):
+        open_parts(folder)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+def test_text_of_another_encoding_is_refused_by_column(folder, kind):
+    raw = pa.binary() if kind == pa.string() else pa.large_binary()
+    text = pa.array([b"caf\xe9", b"abc"] * 10, raw).view(kind)
+    for name, column in (("ground", text), ("coded", text.dictionary_encode())):
+        file = folder / f"{name}.parquet"
+        pq.write_table(pa.table({"x": np.arange(20.0), name: column, "y": [0, 1] * 10}), file)
+        with pytest.raises(DataError, match=rf"{name}\.parquet: column {name} is not UTF-8"):
+            list(open_parts(file, labels="y").chunks())
+        with pytest.raises(DataError, match=rf"column {name} is not UTF-8 text"):
+            read_table(file, labels=name)
 
 
 def test_names_of_folders_are_not_read_and_that_is_said(tmp_path):

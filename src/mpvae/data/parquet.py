@@ -67,8 +67,21 @@ class Opened(NamedTuple):
                 column = column.cast(pa.string() if field.name in text else pa.float64())
             elif field.name in self.known.repeating and pa.types.is_dictionary(field.type):
                 column = written_out(column, self.known.room, field.name, self.file)
+            if not pa.types.is_primitive(field.type):
+                _check_text(column, field.name, self.file)
             table = table.set_column(i, field.name, column)
         return table
+
+
+def _check_text(column: pa.ChunkedArray, name: str, file: str) -> None:
+    """Refuse what is no text: Arrow believes what a file says, and fails later."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise DataError(
+            f"{file}: column {one_line(name)} is not UTF-8 text ({one_line(error)}); encode it "
+            "so when you write the file"
+        ) from error
 
 
 @contextmanager

@@ -37,6 +37,7 @@ class Chunk(NamedTuple):
     first: int  # number of the first row, counted over all files
     X: pd.DataFrame
     Y: NDArray[np.float32]  # (n, L), NaN where a cell is empty
+    group: int = 0  # number of the first row of its row group
 
 
 class _Group(NamedTuple):
@@ -116,7 +117,8 @@ class ParquetParts:
                 frame = source.plain(rows, self.text).to_pandas(ignore_metadata=True)
                 where = _place(group, done)
                 Y = label_matrix(frame.iloc[:, D:], where=where, file=str(group.file))
-                yield Chunk(group.first + done, frame.iloc[:, :D], Y.astype(np.float32))
+                X, first = frame.iloc[:, :D], group.first + done
+                yield Chunk(first, X, Y.astype(np.float32), group.first)
                 done += len(frame)
 
 
@@ -241,12 +243,16 @@ def _found(path: Path) -> list[Path]:
     every: Iterable[Path] = path.rglob("*.parquet") if path.is_dir() else ()
     if not path.is_dir() and has_magic(str(path)):
         every = map(Path, glob(str(path), recursive=True))
-    return sorted(
+    found = sorted(
         file
         for file in every
-        if file.is_file()
-        and not any(part[0] in "._" for part in file.relative_to(_root(path)).parts)
+        if not any(part[0] in "._" for part in file.relative_to(_root(path)).parts)
     )
+    # A folder that is named like a file may hold some; a link to nothing may be half the rows.
+    lost = next((file for file in found if not file.exists()), None)
+    if lost is not None:
+        raise DataError(f"{lost} leads to no file; is a disk missing? mend or delete the link")
+    return [file for file in found if not file.is_dir()]
 
 
 def _root(path: Path) -> Path:
