@@ -624,6 +624,24 @@ def test_an_interrupt_before_the_first_epoch_writes_nothing(place, tmp_path, mon
     assert not (tmp_path / "m").exists()
 
 
+@pytest.mark.parametrize(
+    "error",
+    [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes")],
+)
+def test_memory_that_cannot_be_had_is_told_in_one_line(place, tmp_path, monkeypatch, error):
+    def large(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(MPVAEClassifier, "fit", large)
+    line = fails("fit", place.csv, "-l", "sp_*", "-x", "site", "-o", tmp_path / "m")
+    assert "not enough memory; give fewer rows, features or labels" in line
+
+
+def test_the_experiments_name_what_they_need(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert 'pip install "mpvae[bench]"' in fails("benchmark", "--help")
+
+
 # -------------------------------------------------------------------------- help, demo, shells
 
 

@@ -34,6 +34,7 @@ from mpvae.shell import (
     WorkersOption,
     app,
     json_numbers,
+    require,
     user_errors,
 )
 from mpvae.terminal import (
@@ -358,6 +359,7 @@ def benchmark(context: typer.Context) -> None:
             "the experiments are not part of the installed package; clone the project, "
             "`pip install -e .[bench]` there, and run this again"
         )
+    require("matplotlib", "bench")
     raise typer.Exit(subprocess.call([sys.executable, str(EXPERIMENTS), *context.args]))
 
 

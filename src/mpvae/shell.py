@@ -72,6 +72,9 @@ WorkersOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
+_NO_MEMORY = "[red]mpvae:[/red] there is not enough memory; give fewer rows, features or labels"
+
+
 def user_errors(command: Callable[P, None]) -> Callable[P, None]:
     """Turn errors about data, files or settings into one line and exit code 2."""
 
@@ -86,7 +89,12 @@ def user_errors(command: Callable[P, None]) -> Callable[P, None]:
         except BrokenPipeError:
             raise  # the reader of our output has gone: typer ends without a word
         except MemoryError:
-            err.print("[red]mpvae:[/red] there is not enough memory; give fewer rows or labels")
+            err.print(_NO_MEMORY)
+            raise typer.Exit(2) from None
+        except RuntimeError as error:
+            if "can't allocate memory" not in str(error):  # as torch says it
+                raise
+            err.print(_NO_MEMORY)
             raise typer.Exit(2) from None
         except (MPVAEError, ValueError, OSError) as error:
             text = " ".join(str(error).split())
