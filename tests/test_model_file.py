@@ -692,6 +692,14 @@ def test_a_link_that_leads_out_of_the_folder_is_refused(copied, tmp_path):
     refused(copied, "is a link that leads out of its folder")
 
 
+@pytest.mark.parametrize("role", ["manifest", "model-", "weights-"])
+def test_a_link_to_itself_is_refused(copied, role):
+    file = part(copied, role)
+    file.unlink()
+    file.symlink_to(file.name)
+    refused(copied, "cannot read", file.name)
+
+
 def test_a_link_inside_the_folder_is_followed(copied, model):
     weights = part(copied, "weights")
     weights.rename(weights.with_name("blob"))
