@@ -543,6 +543,18 @@ def test_settings_that_ask_for_gigabytes_are_refused_without_taking_them(copied)
         ("params", {"lr": -1}),
         ("params", {"unknown": 1}),
         ("params", {"objective": "f1"}),
+        ("params", {"max_epochs": 10**7, "patience": None}),
+        ("params", {"n_members": 5000}),
+        ("params", {"n_draws": 10**7}),
+        ("params", {"hidden": [20000, 20000]}),
+        ("params", {"hidden": [7]}),
+        ("params", {"hidden_decoder": [6, 6]}),
+        ("params", {"latent_dim": 3}),
+        ("params", {"n_factors": 2}),
+        ("params", {"kernel_features": 5}),
+        ("params", {"base": ["kernel"] * 17}),
+        ("params", {"random_state": -1}),
+        ("params", {"random_state": "x"}),
         ("rules", {"micro_f1": "joint"}),
         ("rules", {"subset": "best"}),
         ("settings", {"lr": "fast"}),
@@ -698,6 +710,24 @@ def test_a_link_to_itself_is_refused(copied, role):
     file.unlink()
     file.symlink_to(file.name)
     refused(copied, "cannot read", file.name)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"device": "meta"}, {"device": 3}, {"n_jobs": 10**9}, {"n_jobs": "all"}]
+)
+def test_what_is_of_the_machine_is_not_taken_from_a_file(copied, changes):
+    description, _ = parts(copied)
+    description["params"] |= changes
+    rewrite(copied, description)
+    loaded = load_model(copied)
+    assert (loaded.device, loaded.n_jobs) == ("auto", None)
+
+
+def test_a_contradiction_of_parameters_and_weights_names_both(copied):
+    description, _ = parts(copied)
+    description["params"] |= {"hidden": [9000, 9000]}
+    rewrite(copied, description)
+    refused(copied, "hidden is (9000, 9000) in params but (6,) in settings")
 
 
 def test_a_link_inside_the_folder_is_followed(copied, model):

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
+from sklearn.utils import check_random_state
 
 from mpvae.answers import JointMetric
 from mpvae.checks import check_parameters
@@ -32,6 +33,17 @@ _NEWER_SETTINGS = {
     "dropout_decoder": 0.0,
 }  # what a file without them was trained with
 
+_OF_THE_MACHINE = {"device": "auto", "n_jobs": None}
+"""Parameters that a file neither holds nor decides: whoever loads it has another machine."""
+_IN_TENSORS = (
+    "latent_dim",
+    "n_factors",
+    "hidden",
+    "hidden_labels",
+    "hidden_decoder",
+    "kernel_features",
+)  # settings that the weights show
+
 
 def to_file(model: Any) -> tuple[dict[str, Any], Tensors]:
     """Description (JSON values) and tensors of a fitted classifier."""
@@ -45,8 +57,7 @@ def to_file(model: Any) -> tuple[dict[str, Any], Tensors]:
     params["random_state"] = (
         params["random_state"] if _is_integer(params["random_state"]) else None
     )
-    params["device"] = str(params["device"])
-    params["n_jobs"] = None  # of the machine, not of the model
+    params |= _OF_THE_MACHINE
     description = {
         "version": __version__,
         "params": params,
@@ -119,7 +130,7 @@ def from_file(
 
 
 def _restore(kind: type[Model], text: dict[str, Any], tensors: Tensors) -> Model:
-    model: Any = kind(**_tuples(text["params"]))
+    model: Any = kind(**(_tuples(text["params"]) | _OF_THE_MACHINE))
     model.settings_ = Settings(**(_NEWER_SETTINGS | _tuples(text["settings"])))
     model.n_features_in_ = _count(text["n_features_in"], "n_features_in")
     if text["feature_names_in"] is not None:
@@ -284,8 +295,13 @@ def _check_params(model: Any, n_labels: int) -> None:
     """Refuse parameters that fit would refuse, or that predict would stumble on."""
     given = {name: getattr(model, name) for name in setting_docs()}
     shape = DataShape(2, model.n_features_in_, n_labels)
-    resolve(model.preset, given, shape, model.objective)
+    again = resolve(model.preset, given, shape, model.objective)
+    for name in _IN_TENSORS:  # a report trains with the parameters once more
+        asked, used = getattr(again, name), getattr(model.settings_, name)
+        if given[name] != "auto" and asked != used:
+            raise ValueError(f"{name} is {asked} in params but {used} in settings")
     check_parameters(model)
+    check_random_state(model.random_state)
 
 
 def _classes(values: Any, kind: str) -> NDArray[Any]:
