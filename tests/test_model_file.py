@@ -567,6 +567,17 @@ def test_settings_that_ask_for_gigabytes_are_refused_without_taking_them(copied)
         ("validation_scores", {"subset": "half"}),
         ("validation_scores", {"subset": []}),
         ("history", {"epoch": 5}),
+        ("history", {"epoch": [1, 2, 1]}),
+        ("history", {"epoch": [1, 2, 1, 10**400]}),
+        ("history", {"member": [0, 0, 0, 0]}),
+        ("history", {"member": [0, 0, 1, 2]}),
+        ("history", {"member": ["0", "0", "1", "1"]}),
+        ("history", {"is_best": [1, 0, 1, 0]}),
+        ("history", {"total": ["high", 1.0, 1.0, 1.0]}),
+        ("history", {"kl": [True, True, False, False]}),
+        ("history", {"lr": [10**400, 1, 1, 1]}),
+        ("history", {"skipped": [None, None, None, None]}),
+        ("history", {"val_accuracy": [0.5, 0.5, 0.5, 0.5]}),
         ("history", {"epoch": ["a", "b"]}),
         ("levels", {"3": "sand"}),
         ("levels", {"3": [1, 2]}),
@@ -710,6 +721,19 @@ def test_a_link_to_itself_is_refused(copied, role):
     file.unlink()
     file.symlink_to(file.name)
     refused(copied, "cannot read", file.name)
+
+
+@pytest.mark.parametrize("column", ["member", "epoch", "total", "val_log_loss", "is_best"])
+def test_a_history_of_more_columns_or_fewer_is_refused(copied, column):
+    description, _ = parts(copied)
+    whole = description["history"]
+    without = {name: values for name, values in whole.items() if name != column}
+    rewrite(copied, description | {"history": without})
+    refused(copied, f"the history lacks '{column}'")
+    rewrite(copied, description | {"history": whole | {f"{column}2": whole[column]}})
+    refused(copied, f"the history has '{column}2'")
+    rewrite(copied, description | {"history": {column: [1]}})
+    refused(copied, "the history lacks")
 
 
 @pytest.mark.parametrize(

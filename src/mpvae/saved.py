@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeGuard, TypeVar, get_args
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,7 @@ from mpvae.errors import ConfigError, ModelFileError
 from mpvae.evidence import KINDS, source_names
 from mpvae.features import N_KNOTS, FeatureMap
 from mpvae.kernel_features import KernelFeatures
+from mpvae.losses import LossTerms
 from mpvae.model_file import Tensors, told
 from mpvae.networks import MPVAE
 from mpvae.version import __version__
@@ -172,9 +173,7 @@ def _restore(kind: type[Model], text: dict[str, Any], tensors: Tensors) -> Model
     if not isinstance(model.members_by_fold_, bool):
         raise ValueError("members_by_fold is not true or false")
     model.calibration_ = _calibration(tensors, n_labels)
-    if not all(isinstance(column, list) for column in text["history"].values()):
-        raise ValueError("a column of the history is not a list")
-    model.history_ = pd.DataFrame(text["history"])
+    model.history_ = _history(text["history"])
     model.n_epochs_ = int(model.history_["epoch"].max())
     model.networks_, model.code_loadings_, model.feature_loadings_ = [], [], []
     n_members = _count(max(int(n.split(".")[1]) for n in tensors if n[:8] == "members.") + 1)
@@ -183,6 +182,8 @@ def _restore(kind: type[Model], text: dict[str, Any], tensors: Tensors) -> Model
         model.networks_.append(network)
         model.code_loadings_.append(loadings)
         model.feature_loadings_.append(by_features)
+    if set(model.history_["member"]) != set(range(n_members)):
+        raise ValueError(f"the history is not that of {n_members} networks")
     return model  # type: ignore[no-any-return]
 
 
@@ -196,6 +197,31 @@ def _evidence(kinds: Any, model: Any, tensors: Tensors) -> list[Any]:
         n_features, n_labels = model.features_.n_outputs, len(model.label_names_)
         sources.append(KINDS[kind].from_arrays(own, n_features, n_labels))
     return sources
+
+
+def _history(columns: Any) -> pd.DataFrame:
+    """History of the training: the columns that a training writes, each of its type."""
+    if not isinstance(columns, dict):
+        raise ValueError("the history is not a table")
+    scores = {"val_log_loss", *(f"val_{metric}" for metric in get_args(Metric))}
+    numbers = {"lr", *LossTerms._fields, "val_log_loss"}
+    needed = {"member", "epoch", "is_best", *numbers}
+    lacking = sorted(needed - set(columns))
+    strange = sorted(set(columns) - needed - scores - {"skipped"})  # once it was not counted
+    if lacking or strange:
+        what = f"lacks {lacking[0]!r}" if lacking else f"has {strange[0]!r}"
+        raise ValueError(f"the history {what}, unlike that of a training")
+    for name, values in columns.items():
+        fits = _is_number_or_none
+        if name in ("member", "epoch", "skipped"):
+            fits = _is_small_count
+        elif name == "is_best":
+            fits = _is_bool
+        if not isinstance(values, list) or not values or not all(map(fits, values)):
+            raise ValueError(f"{name!r} of the history does not hold what a training writes")
+    if len({len(values) for values in columns.values()}) != 1:
+        raise ValueError("the columns of the history differ in length")
+    return pd.DataFrame(columns)
 
 
 def _kernel_features(model: Any, tensors: Tensors) -> KernelFeatures | None:
@@ -339,11 +365,23 @@ def _count(value: Any, name: str = "members") -> int:
     return int(value)
 
 
+def _is_small_count(value: object) -> bool:
+    return _is_integer(value) and 0 <= value <= 10**8
+
+
+def _is_number_or_none(value: object) -> bool:
+    return value is None or isinstance(value, float) or _is_small_count(value)
+
+
+def _is_bool(value: object) -> bool:
+    return isinstance(value, bool)
+
+
 def _tuples(values: dict[str, Any]) -> dict[str, Any]:
     return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
 
 
-def _is_integer(value: object) -> bool:
+def _is_integer(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
