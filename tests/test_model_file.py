@@ -754,6 +754,14 @@ def test_a_contradiction_of_parameters_and_weights_names_both(copied):
     refused(copied, "hidden is (9000, 9000) in params but (6,) in settings")
 
 
+@pytest.mark.parametrize("value", [1e39, -1e300, np.inf, np.nan])
+def test_weights_beyond_those_of_a_training_are_refused(copied, value):
+    description, tensors = parts(copied)
+    tensors["members.0.B"] = np.full(tensors["members.0.B"].shape, value)
+    rewrite(copied, description, tensors)
+    refused(copied, "weights are not finite numbers")
+
+
 def test_a_link_inside_the_folder_is_followed(copied, model):
     weights = part(copied, "weights")
     weights.rename(weights.with_name("blob"))
