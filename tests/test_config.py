@@ -9,7 +9,13 @@ import pytest
 
 from mpvae.config import (
     FEW_FEATURES,
+    MAX_DRAWS_PER_STEP,
+    MAX_EPOCHS,
+    MAX_KERNEL_FEATURES,
     MAX_LATENT_DIM,
+    MAX_LAYERS,
+    MAX_MEMBERS,
+    MAX_WIDTH,
     DataShape,
     Preset,
     Settings,
@@ -21,6 +27,12 @@ from mpvae.errors import ConfigError
 
 SHAPE = DataShape(n_rows=1500, n_features=103, n_labels=14)
 
+MOST = {
+    "kernel_features": MAX_KERNEL_FEATURES,
+    "n_draws": MAX_DRAWS_PER_STEP,
+    "max_epochs": MAX_EPOCHS,
+    "n_members": MAX_MEMBERS,
+}
 WRONG = [
     *[
         (name, value)
@@ -75,7 +87,13 @@ WRONG = [
         for name in ("shared_output", "label_branch", "quantiles")
         for value in (1, 0, None, "yes", {"x": 2})
     ],
-    ("latent_dim", MAX_LATENT_DIM + 1),
+    *[(name, MAX_LATENT_DIM + 1) for name in ("latent_dim", "n_factors")],
+    *[(name, value) for name, most in MOST.items() for value in (most + 1, 10**30)],
+    *[
+        (name, value)
+        for name in ("hidden", "hidden_labels", "hidden_decoder")
+        for value in ((MAX_WIDTH + 1,), (8,) * (MAX_LAYERS + 1), (8,) * 10**5)
+    ],
 ]
 
 
@@ -89,6 +107,20 @@ def test_a_wrong_value_is_refused_with_its_name_and_value(name, value):
     assert "\n" not in text
 
 
+@pytest.mark.parametrize(
+    "given", [{"latent_dim": MAX_LATENT_DIM - 13}, {"n_factors": MAX_LATENT_DIM - 15}]
+)
+def test_latent_code_and_factors_are_bounded_together(given):
+    with pytest.raises(ConfigError, match="latent_dim and n_factors must be <= 21201 together"):
+        resolve("default", given, SHAPE)  # 14 factors, 16 dimensions unless given
+
+
+def test_a_refusal_of_a_long_value_is_short():
+    with pytest.raises(ConfigError) as refused:
+        resolve("default", {"hidden": (8,) * 10**5}, SHAPE)
+    assert len(str(refused.value)) < 300
+
+
 def test_every_setting_has_a_wrong_value_among_these_tests():
     assert {name for name, _ in WRONG} == {f.name for f in fields(Settings)}
 
@@ -99,7 +131,7 @@ def test_every_setting_has_a_wrong_value_among_these_tests():
         ("hidden", 16, (16,)),
         ("hidden", [16, 8], (16, 8)),
         ("latent_dim", np.int64(3), 3),
-        ("latent_dim", MAX_LATENT_DIM, MAX_LATENT_DIM),
+        ("latent_dim", MAX_LATENT_DIM - 14, MAX_LATENT_DIM - 14),
         ("lr", np.float32(0.5), 0.5),
         ("beta", 0, 0.0),
         ("shared_output", np.bool_(False), False),
@@ -113,7 +145,9 @@ def test_every_setting_has_a_wrong_value_among_these_tests():
         ("z_draws", 4096, 4096),
         ("monitor", "subset", "subset"),
         ("kernel_features", np.int32(0), 0),
-        ("kernel_features", 10**6, 10**6),
+        *[(name, most, most) for name, most in MOST.items()],
+        ("hidden", [MAX_WIDTH], (MAX_WIDTH,)),
+        ("hidden", [8] * MAX_LAYERS, (8,) * MAX_LAYERS),
     ],
 )
 def test_a_right_value_is_kept_as_a_plain_python_value(name, value, kept):

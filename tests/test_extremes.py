@@ -1,5 +1,6 @@
 """Numbers of any size, labels of any share, steps that are not finite: what holds anyway."""
 
+import copy
 from collections import namedtuple
 
 import numpy as np
@@ -258,3 +259,58 @@ def test_a_gradient_too_large_for_the_optimiser_is_not_taken():
     assert [record.skipped for record in course.history] == [1, 1]
     assert finite(optimizer)
     assert network.weight.isfinite().all()
+
+
+# --------------------------------------------------------------------------- damaged weights
+
+KNOWN = np.where(np.arange(3) == 0, Y, np.nan)
+QUESTIONS = {
+    "predict_proba": lambda model: model.predict_proba(X),
+    "predict": lambda model: model.predict(X),
+    "predict, F1": lambda model: model.predict(X, "example_f1", rule="joint"),
+    "predict, subset": lambda model: model.predict(X, "subset", rule="joint"),
+    "predict_top": lambda model: model.predict_top(X, 2),
+    "predict_conditional": lambda model: model.predict_conditional(X, KNOWN),
+    "log_prob": lambda model: model.log_prob(X, Y),
+    "sample": lambda model: model.sample(X, random_state=0),
+    "latent_effects": lambda model: model.latent_effects(X),
+}
+
+
+@pytest.fixture(scope="module")
+def sane():
+    return quick(base=None).fit(X, Y)
+
+
+@pytest.mark.parametrize("ask", QUESTIONS.values(), ids=QUESTIONS)
+def test_answers_that_are_not_finite_are_not_given(sane, ask):
+    model = copy.deepcopy(sane)
+    model.networks_[0].output.weight.fill_(torch.nan)
+    ask(sane)
+    with pytest.raises(MPVAEError, match=r"damaged, train it again$") as told:
+        ask(model)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("name", ["B", "output.weight", "decoder.0.weight"])
+def test_enormous_weights_are_told_of(sane, name):
+    model = copy.deepcopy(sane)
+    model.networks_[0].get_parameter(name).mul_(1e30)
+    assert sound(model.predict_proba(X))
+    with pytest.raises(MPVAEError, match="weights are damaged, train it again"):
+        model.predict_conditional(X, KNOWN)
+
+
+def test_enormous_loadings_have_no_embedding():
+    model = quick(base=None, n_factors=1).fit(X, Y)
+    for network in model.networks_:
+        network.B.fill_(1e30)
+    assert np.isfinite(model.correlation_).all()
+    with pytest.raises(MPVAEError, match="weights are damaged, train it again"):
+        _ = model.label_embedding_
+
+
+def test_effects_of_a_code_without_bounds_are_finite(sane):
+    model = copy.deepcopy(sane)
+    model.networks_[0].prior_net[-1].bias.fill_(1e6)  # log of the variance, too
+    assert np.isfinite(model.latent_effects(X).to_numpy()).all()

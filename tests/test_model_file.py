@@ -553,6 +553,18 @@ def test_settings_that_ask_for_gigabytes_are_refused_without_taking_them(copied)
         ("params", {"lr": -1}),
         ("params", {"unknown": 1}),
         ("params", {"objective": "f1"}),
+        ("params", {"max_epochs": 10**7, "patience": None}),
+        ("params", {"n_members": 5000}),
+        ("params", {"n_draws": 10**7}),
+        ("params", {"hidden": [20000, 20000]}),
+        ("params", {"hidden": [7]}),
+        ("params", {"hidden_decoder": [6, 6]}),
+        ("params", {"latent_dim": 3}),
+        ("params", {"n_factors": 2}),
+        ("params", {"kernel_features": 5}),
+        ("params", {"base": ["kernel"] * 17}),
+        ("params", {"random_state": -1}),
+        ("params", {"random_state": "x"}),
         ("rules", {"micro_f1": "joint"}),
         ("rules", {"subset": "best"}),
         ("settings", {"lr": "fast"}),
@@ -565,6 +577,17 @@ def test_settings_that_ask_for_gigabytes_are_refused_without_taking_them(copied)
         ("validation_scores", {"subset": "half"}),
         ("validation_scores", {"subset": []}),
         ("history", {"epoch": 5}),
+        ("history", {"epoch": [1, 2, 1]}),
+        ("history", {"epoch": [1, 2, 1, 10**400]}),
+        ("history", {"member": [0, 0, 0, 0]}),
+        ("history", {"member": [0, 0, 1, 2]}),
+        ("history", {"member": ["0", "0", "1", "1"]}),
+        ("history", {"is_best": [1, 0, 1, 0]}),
+        ("history", {"total": ["high", 1.0, 1.0, 1.0]}),
+        ("history", {"kl": [True, True, False, False]}),
+        ("history", {"lr": [10**400, 1, 1, 1]}),
+        ("history", {"skipped": [None, None, None, None]}),
+        ("history", {"val_accuracy": [0.5, 0.5, 0.5, 0.5]}),
         ("history", {"epoch": ["a", "b"]}),
         ("levels", {"3": "sand"}),
         ("levels", {"3": [1, 2]}),
@@ -700,6 +723,53 @@ def test_a_link_that_leads_out_of_the_folder_is_refused(copied, tmp_path):
     weights.rename(tmp_path / "elsewhere")
     weights.symlink_to(tmp_path / "elsewhere")
     refused(copied, "is a link that leads out of its folder")
+
+
+@pytest.mark.parametrize("role", ["manifest", "model-", "weights-"])
+def test_a_link_to_itself_is_refused(copied, role):
+    file = part(copied, role)
+    file.unlink()
+    file.symlink_to(file.name)
+    refused(copied, "cannot read", file.name)
+
+
+@pytest.mark.parametrize("column", ["member", "epoch", "total", "val_log_loss", "is_best"])
+def test_a_history_of_more_columns_or_fewer_is_refused(copied, column):
+    description, _ = parts(copied)
+    whole = description["history"]
+    without = {name: values for name, values in whole.items() if name != column}
+    rewrite(copied, description | {"history": without})
+    refused(copied, f"the history lacks '{column}'")
+    rewrite(copied, description | {"history": whole | {f"{column}2": whole[column]}})
+    refused(copied, f"the history has '{column}2'")
+    rewrite(copied, description | {"history": {column: [1]}})
+    refused(copied, "the history lacks")
+
+
+@pytest.mark.parametrize(
+    "changes", [{"device": "meta"}, {"device": 3}, {"n_jobs": 10**9}, {"n_jobs": "all"}]
+)
+def test_what_is_of_the_machine_is_not_taken_from_a_file(copied, changes):
+    description, _ = parts(copied)
+    description["params"] |= changes
+    rewrite(copied, description)
+    loaded = load_model(copied)
+    assert (loaded.device, loaded.n_jobs) == ("auto", None)
+
+
+def test_a_contradiction_of_parameters_and_weights_names_both(copied):
+    description, _ = parts(copied)
+    description["params"] |= {"hidden": [9000, 9000]}
+    rewrite(copied, description)
+    refused(copied, "hidden is (9000, 9000) in params but (6,) in settings")
+
+
+@pytest.mark.parametrize("value", [1e39, -1e300, np.inf, np.nan])
+def test_weights_beyond_those_of_a_training_are_refused(copied, value):
+    description, tensors = parts(copied)
+    tensors["members.0.B"] = np.full(tensors["members.0.B"].shape, value)
+    rewrite(copied, description, tensors)
+    refused(copied, "weights are not finite numbers")
 
 
 def test_a_link_inside_the_folder_is_followed(copied, model):

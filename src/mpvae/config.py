@@ -18,7 +18,16 @@ Preset = Literal["default", "fast", "best", "paper", "authors_code"]
 Objective = Literal["auto", "likelihood", "paper"]
 
 MAX_LATENT_DIM = 21201
-"""Dimensions for which torch has quasi-random (Sobol) points, used for covariances."""
+"""Dimensions for which torch has quasi-random (Sobol) points: of latent code and factors."""
+# Of what a setting may ask for, mistyped or read from the folder of a stranger's model.
+MAX_WIDTH = 2**14
+MAX_LAYERS = 16
+MAX_KERNEL_FEATURES = 10_000
+MAX_DRAWS_PER_STEP = 4096
+MAX_EPOCHS = 100_000
+MAX_MEMBERS = 256
+MAX_SOURCES = 16
+"""Names and classifiers in a list that is given as ``base``."""
 
 FEW_FEATURES = 30
 """Below this a table is learnt with larger steps, more of them, and little dropout."""
@@ -99,6 +108,8 @@ class Settings:
         for name in _WIDTHS:
             widths = getattr(self, name)
             self._require(name, len(widths) > 0 and min(widths) >= 1, "one or more widths >= 1")
+            self._require(name, len(widths) <= MAX_LAYERS, f"at most {MAX_LAYERS} widths")
+            self._require(name, max(widths) <= MAX_WIDTH, f"widths <= {MAX_WIDTH}")
         for name in ("beta", "lambda_ce", "lambda_rank", "lambda_entropy", "weight_decay"):
             self._require(name, 0 <= getattr(self, name) < math.inf, "at least 0")
         for name in ("rank_gain", "lr", "lr_factors"):
@@ -106,7 +117,20 @@ class Settings:
         for name in ("dropout", "dropout_inputs", "dropout_decoder", "validation_fraction"):
             self._require(name, 0 <= getattr(self, name) < 1, "in [0, 1)")
         self._require("hide_labels", 0 <= self.hide_labels <= 1, "in [0, 1]")
-        self._require("latent_dim", self.latent_dim <= MAX_LATENT_DIM, f"<= {MAX_LATENT_DIM}")
+        for name, most in (
+            ("latent_dim", MAX_LATENT_DIM),
+            ("n_factors", MAX_LATENT_DIM),
+            ("kernel_features", MAX_KERNEL_FEATURES),
+            ("n_draws", MAX_DRAWS_PER_STEP),
+            ("max_epochs", MAX_EPOCHS),
+            ("n_members", MAX_MEMBERS),
+        ):
+            self._require(name, getattr(self, name) <= most, f"<= {most}")
+        if self.latent_dim + self.n_factors > MAX_LATENT_DIM:  # they are drawn together
+            raise ConfigError(
+                f"latent_dim and n_factors must be <= {MAX_LATENT_DIM} together, got "
+                f"{self.latent_dim} and {self.n_factors}"
+            )
         self._require("beta_power", self.beta_power in (1, 2), "1 or 2")
         self._require("probability_floor", 0 <= self.probability_floor < 0.1, "in [0, 0.1)")
         self._require("lr_decay", 0 < self.lr_decay <= 1, "in (0, 1]")
@@ -116,7 +140,7 @@ class Settings:
 
     def _require(self, name: str, ok: bool, rule: str) -> None:
         if not ok:
-            raise ConfigError(f"{name} must be {rule}, got {getattr(self, name)!r}")
+            raise ConfigError(f"{name} must be {rule}, got {_short(getattr(self, name))}")
 
     def threshold_kind(self, metric: Metric) -> ThresholdKind | Literal["expected"]:
         """How the threshold for ``metric`` is fitted: only macro-F1 separates by label."""
@@ -265,7 +289,12 @@ def _as_declared(name: str, value: Any) -> Any:
         if isinstance(value, Real) and not isinstance(value, bool):
             return float(value)
         rule = "a number"
-    raise ConfigError(f"{name} must be {rule}, got {value!r}")
+    raise ConfigError(f"{name} must be {rule}, got {_short(value)}")
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _is_int(value: object) -> bool:

@@ -381,7 +381,7 @@ class MPVAEClassifier(LearnsFromStreams):
                 which[piece] = np.take_along_axis(top, order, 1)
                 P[piece] = np.take_along_axis(p, which[piece], 1)
                 bar.advance(bar.task_ids[0], piece.stop - start)
-        return self.label_names_[which], inside_zero_one(P)
+        return self.label_names_[which], inside_zero_one(inference.refuse_not_a_number(P))
 
     def score(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> float:
         """Value of `metric` for the predictions on X; accuracy for one binary label.
@@ -492,7 +492,7 @@ class MPVAEClassifier(LearnsFromStreams):
                 self.settings_.z_draws,
                 lambda done: bar.advance(bar.task_ids[0], done),
             )
-        return inside_zero_one(p)
+        return inside_zero_one(inference.refuse_not_a_number(p))
 
 
 def load_model(folder: str | Path) -> MPVAEClassifier:

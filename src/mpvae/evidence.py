@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from mpvae.boosting import Boosting, fit_boosting
 from mpvae.checkpoints import Checkpoint, Checkpoints
-from mpvae.config import Preset
+from mpvae.config import MAX_SOURCES, Preset
 from mpvae.distributed import agreed
 from mpvae.errors import ConfigError, ModelFileError
 from mpvae.features import Matrix, with_short_positions
@@ -78,6 +78,8 @@ def check_base(base: Any) -> None:
     """Refuse what is neither None, a name, a classifier, nor a list of the last two."""
     several = isinstance(base, list | tuple)
     names = ", ".join(map(repr, _NAMED))
+    if several and len(base) > MAX_SOURCES:
+        raise ConfigError(f"base must be a list of at most {MAX_SOURCES}, got {len(base)}")
     for one in base if several else [base]:
         named = isinstance(one, str) and (one in _NAMED or (one == "auto" and not several))
         nothing = one is None and not several

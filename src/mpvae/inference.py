@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.quasirandom import SobolEngine
 
 from mpvae import probit
+from mpvae.errors import MPVAEError
 from mpvae.features import Matrix
 from mpvae.networks import MPVAE
 from mpvae.rows import rows_tensor
@@ -57,6 +58,17 @@ def marginals(
                 total[piece] += p.double().cpu().numpy()
             on_rows(piece.stop - start)
     return total / len(networks)
+
+
+def refuse_not_a_number(answers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Answers as they are; weights that lead to none must not go unnoticed."""
+    wrong = int(np.isnan(answers).sum())
+    if wrong:
+        raise MPVAEError(
+            f"{wrong} of the model's {answers.size} answers are not finite; its weights are "
+            "damaged, train it again"
+        )
+    return answers
 
 
 def code_loadings(network: MPVAE, X: Matrix, *, n_rows: int = 512, n_draws: int = 64) -> Tensor:
@@ -121,17 +133,17 @@ def latent_effects(network: MPVAE, X: Matrix, *, n_rows: int = 200) -> NDArray[n
     rows = np.linspace(0, X.shape[0] - 1, min(n_rows, X.shape[0])).astype(np.int64)
     with torch.inference_mode():
         x = rows_tensor(X, rows, network.B)
-        p_z_x, given = network.prior(x), network.from_features(x)
+        (mean, sd), given = code_given(network, x), network.from_features(x)
         effects = []
         for j in range(network.latent_dim):
-            step = torch.zeros_like(p_z_x.mean)
-            step[:, j] = p_z_x.stddev[:, j]
+            step = torch.zeros_like(mean)
+            step[:, j] = sd[:, j]
             up, down = (
-                probit.marginal_prob(network.decode_codes(given, p_z_x.mean + side), network.B)
+                probit.marginal_prob(network.decode_codes(given, mean + side), network.B)
                 for side in (step, -step)
             )
             effects.append((up - down).double().mean(0))
-        return torch.stack(effects).cpu().numpy()
+        return refuse_not_a_number(torch.stack(effects).cpu().numpy())
 
 
 def _largest_directions(deviation: Tensor, rank: int) -> Tensor:

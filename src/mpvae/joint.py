@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mpvae import probit
+from mpvae.errors import MPVAEError
 from mpvae.features import Matrix
-from mpvae.inference import code_given, normal_points
+from mpvae.inference import code_given, normal_points, refuse_not_a_number
 from mpvae.networks import MPVAE
 from mpvae.rows import rows_tensor
 from mpvae.threads import threads_for
@@ -89,7 +90,7 @@ def log_prob(
         values[piece] = torch.where(nothing, 0, log_mean).cpu().numpy()
         errors[piece] = torch.where(nothing, 0, error).cpu().numpy()
         on_rows(len(x))
-    return values, errors
+    return refuse_not_a_number(values), errors
 
 
 def conditional(
@@ -122,7 +123,7 @@ def conditional(
         P[piece] = torch.where(y.isnan(), answer, y).cpu().numpy()
         effective[piece] = total.cpu().numpy()
         on_rows(len(x))
-    return Conditional(P, effective)
+    return Conditional(refuse_not_a_number(P), effective)
 
 
 def probabilities(
@@ -140,7 +141,7 @@ def probabilities(
     for piece, x, _ in _pieces(networks, X, blank, n_draws):
         xi = points.to(x).expand(len(x), -1, -1)
         parts = [probit.normal_cdf(_utilities(network, x)(xi)) for network in networks]
-        yield piece, torch.cat(parts, 1).double().cpu().numpy()
+        yield piece, refuse_not_a_number(torch.cat(parts, 1).double().cpu().numpy())
 
 
 def sample(
@@ -161,6 +162,7 @@ def sample(
             chosen = (member[piece] == k).to(x.device)
             if chosen.any():
                 p = probit.normal_cdf(_utilities(network, x)(xi))
+                refuse_not_a_number(p.cpu().numpy())
                 y = torch.where(chosen[..., None], own < p, y)
         drawn[piece] = y.cpu().numpy()
     return drawn
@@ -274,7 +276,7 @@ def _fitted_gaussian(network: MPVAE, x: Tensor, y: Tensor, t: Tensor) -> tuple[T
         v = signs * (m + at[:, d:] @ B.mT)
         hazard = probit.erfc_hazard(v * -math.sqrt(0.5)) * math.sqrt(2 / math.pi)  # phi / Phi
         weight = (hazard * (hazard + v)).clamp(0, 1) * signs.abs()
-        root[moving] = half = torch.linalg.cholesky(identity + (A * weight[..., None]).mT @ A)
+        root[moving] = half = _cholesky(identity + (A * weight[..., None]).mT @ A)
         if step == _NEWTON_STEPS:
             break
         gradient = (A.mT @ (signs * hazard)[..., None])[..., 0] - at
@@ -286,6 +288,16 @@ def _fitted_gaussian(network: MPVAE, x: Tensor, y: Tensor, t: Tensor) -> tuple[T
             break
         xi[moving] = (at + change * (_MAX_STEP / length).clamp(max=1))[far]
     return xi, root
+
+
+def _cholesky(precision: Tensor) -> Tensor:
+    root, wrong = torch.linalg.cholesky_ex(precision)
+    if wrong.any():
+        raise MPVAEError(
+            f"the model's precision of {precision.shape[-1]} factors has no root; its weights "
+            "are damaged, train it again"
+        )
+    return root
 
 
 def _answer(draws: Draws) -> tuple[Tensor, Tensor]:

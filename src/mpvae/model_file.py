@@ -161,6 +161,10 @@ def _read(path: Path, limit: int, declared: object = None) -> bytes:
         raise ModelFileError(
             f"{path.parent} has no {path.name}: not a complete model"
         ) from error
+    except RuntimeError as error:  # of Path.resolve, up to Python 3.12; then OSError
+        raise ModelFileError(
+            f"cannot read {path}: it is a link that leads to itself; copy the file there"
+        ) from error
     except OSError as error:
         raise ModelFileError(f"cannot read {path}: {error.strerror}") from error
 

@@ -17,7 +17,7 @@ from mpvae import associations, conformal, inference, joint, labels, observed
 from mpvae.config import Settings
 from mpvae.conformal import Calibration, Guarantee
 from mpvae.data import LabelledTable
-from mpvae.errors import ConfigError, DataError
+from mpvae.errors import ConfigError, DataError, MPVAEError
 from mpvae.networks import MPVAE
 from mpvae.progress import counting
 from mpvae.surface import MultiLabelClassifier, inside_zero_one
@@ -346,7 +346,13 @@ class JointQuestions(MultiLabelClassifier):
     @property
     def label_embedding_(self) -> NDArray[np.float64]:
         """Vector of each label: rows of the Cholesky factor of `sigma_g_`, as in the paper."""
-        return np.linalg.cholesky(self.sigma_g_).astype(np.float64)
+        try:
+            return np.linalg.cholesky(self.sigma_g_).astype(np.float64)
+        except np.linalg.LinAlgError as error:
+            raise MPVAEError(
+                f"the covariance of {len(self.label_names_)} labels has no Cholesky factor; "
+                "the model's weights are damaged, train it again"
+            ) from error
 
     def _residual_loadings(self) -> list[NDArray[np.float64]]:
         pairs = zip(self.networks_, self.code_loadings_, strict=True)

@@ -2,12 +2,13 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeGuard, TypeVar, get_args
 
 import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
+from sklearn.utils import check_random_state
 
 from mpvae.answers import JointMetric
 from mpvae.checks import check_parameters
@@ -17,6 +18,7 @@ from mpvae.errors import ConfigError, ModelFileError
 from mpvae.evidence import KINDS, source_names
 from mpvae.features import N_KNOTS, FeatureMap
 from mpvae.kernel_features import KernelFeatures
+from mpvae.losses import LossTerms
 from mpvae.model_file import Tensors, told
 from mpvae.networks import MPVAE
 from mpvae.version import __version__
@@ -32,6 +34,17 @@ _NEWER_SETTINGS = {
     "dropout_decoder": 0.0,
 }  # what a file without them was trained with
 
+_OF_THE_MACHINE = {"device": "auto", "n_jobs": None}
+"""Parameters that a file neither holds nor decides: whoever loads it has another machine."""
+_IN_TENSORS = (
+    "latent_dim",
+    "n_factors",
+    "hidden",
+    "hidden_labels",
+    "hidden_decoder",
+    "kernel_features",
+)  # settings that the weights show
+
 
 def to_file(model: Any) -> tuple[dict[str, Any], Tensors]:
     """Description (JSON values) and tensors of a fitted classifier."""
@@ -45,8 +58,7 @@ def to_file(model: Any) -> tuple[dict[str, Any], Tensors]:
     params["random_state"] = (
         params["random_state"] if _is_integer(params["random_state"]) else None
     )
-    params["device"] = str(params["device"])
-    params["n_jobs"] = None  # of the machine, not of the model
+    params |= _OF_THE_MACHINE
     description = {
         "version": __version__,
         "params": params,
@@ -119,7 +131,7 @@ def from_file(
 
 
 def _restore(kind: type[Model], text: dict[str, Any], tensors: Tensors) -> Model:
-    model: Any = kind(**_tuples(text["params"]))
+    model: Any = kind(**(_tuples(text["params"]) | _OF_THE_MACHINE))
     model.settings_ = Settings(**(_NEWER_SETTINGS | _tuples(text["settings"])))
     model.n_features_in_ = _count(text["n_features_in"], "n_features_in")
     if text["feature_names_in"] is not None:
@@ -161,9 +173,7 @@ def _restore(kind: type[Model], text: dict[str, Any], tensors: Tensors) -> Model
     if not isinstance(model.members_by_fold_, bool):
         raise ValueError("members_by_fold is not true or false")
     model.calibration_ = _calibration(tensors, n_labels)
-    if not all(isinstance(column, list) for column in text["history"].values()):
-        raise ValueError("a column of the history is not a list")
-    model.history_ = pd.DataFrame(text["history"])
+    model.history_ = _history(text["history"])
     model.n_epochs_ = int(model.history_["epoch"].max())
     model.networks_, model.code_loadings_, model.feature_loadings_ = [], [], []
     n_members = _count(max(int(n.split(".")[1]) for n in tensors if n[:8] == "members.") + 1)
@@ -172,6 +182,8 @@ def _restore(kind: type[Model], text: dict[str, Any], tensors: Tensors) -> Model
         model.networks_.append(network)
         model.code_loadings_.append(loadings)
         model.feature_loadings_.append(by_features)
+    if set(model.history_["member"]) != set(range(n_members)):
+        raise ValueError(f"the history is not that of {n_members} networks")
     return model  # type: ignore[no-any-return]
 
 
@@ -185,6 +197,31 @@ def _evidence(kinds: Any, model: Any, tensors: Tensors) -> list[Any]:
         n_features, n_labels = model.features_.n_outputs, len(model.label_names_)
         sources.append(KINDS[kind].from_arrays(own, n_features, n_labels))
     return sources
+
+
+def _history(columns: Any) -> pd.DataFrame:
+    """History of the training: the columns that a training writes, each of its type."""
+    if not isinstance(columns, dict):
+        raise ValueError("the history is not a table")
+    scores = {"val_log_loss", *(f"val_{metric}" for metric in get_args(Metric))}
+    numbers = {"lr", *LossTerms._fields, "val_log_loss"}
+    needed = {"member", "epoch", "is_best", *numbers}
+    lacking = sorted(needed - set(columns))
+    strange = sorted(set(columns) - needed - scores - {"skipped"})  # once it was not counted
+    if lacking or strange:
+        what = f"lacks {lacking[0]!r}" if lacking else f"has {strange[0]!r}"
+        raise ValueError(f"the history {what}, unlike that of a training")
+    for name, values in columns.items():
+        fits = _is_number_or_none
+        if name in ("member", "epoch", "skipped"):
+            fits = _is_small_count
+        elif name == "is_best":
+            fits = _is_bool
+        if not isinstance(values, list) or not values or not all(map(fits, values)):
+            raise ValueError(f"{name!r} of the history does not hold what a training writes")
+    if len({len(values) for values in columns.values()}) != 1:
+        raise ValueError("the columns of the history differ in length")
+    return pd.DataFrame(columns)
 
 
 def _kernel_features(model: Any, tensors: Tensors) -> KernelFeatures | None:
@@ -219,7 +256,8 @@ def _network(i: int, model: Any, tensors: Tensors) -> tuple[MPVAE, Any, Any]:
     prefix = f"members.{i}."
     own = _own(prefix, tensors)
     floats = (np.float32, np.float64)
-    if not all(v.dtype in floats and np.isfinite(v).all() for v in own.values()):
+    most = np.finfo(np.float32).max  # of what a network is trained in; squares are finite
+    if not all(v.dtype in floats and (np.abs(v) <= most).all() for v in own.values()):
         raise ValueError("weights are not finite numbers")
     n_labels = len(model.label_names_)
     loadings = own.pop("code_loadings").astype(np.float64)
@@ -284,8 +322,13 @@ def _check_params(model: Any, n_labels: int) -> None:
     """Refuse parameters that fit would refuse, or that predict would stumble on."""
     given = {name: getattr(model, name) for name in setting_docs()}
     shape = DataShape(2, model.n_features_in_, n_labels)
-    resolve(model.preset, given, shape, model.objective)
+    again = resolve(model.preset, given, shape, model.objective)
+    for name in _IN_TENSORS:  # a report trains with the parameters once more
+        asked, used = getattr(again, name), getattr(model.settings_, name)
+        if given[name] != "auto" and asked != used:
+            raise ValueError(f"{name} is {asked} in params but {used} in settings")
     check_parameters(model)
+    check_random_state(model.random_state)
 
 
 def _classes(values: Any, kind: str) -> NDArray[Any]:
@@ -323,11 +366,23 @@ def _count(value: Any, name: str = "members") -> int:
     return int(value)
 
 
+def _is_small_count(value: object) -> bool:
+    return _is_integer(value) and 0 <= value <= 10**8
+
+
+def _is_number_or_none(value: object) -> bool:
+    return value is None or isinstance(value, float) or _is_small_count(value)
+
+
+def _is_bool(value: object) -> bool:
+    return isinstance(value, bool)
+
+
 def _tuples(values: dict[str, Any]) -> dict[str, Any]:
     return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
 
 
-def _is_integer(value: object) -> bool:
+def _is_integer(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 

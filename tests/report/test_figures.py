@@ -1,5 +1,7 @@
 """Figures hold the numbers of the model, whatever the number of labels."""
 
+import copy
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -161,6 +163,14 @@ def test_figures_of_scores_have_a_trace_for_each_method(six):
     ours, _ = precision_figure(truth, P).data
     best = np.take_along_axis(truth, np.argmax(P["mpvae"], axis=1)[:, None], 1).mean()
     assert ours.y[0] == pytest.approx(best)
+
+
+def test_a_training_of_which_nothing_is_known_has_an_empty_figure(six):
+    still = copy.copy(six[0])
+    still.history_ = still.history_.assign(
+        **{name: 0.0 for name in still.history_ if name not in ("member", "epoch")}
+    ).filter(regex="^(?!val_)")
+    assert len(training_figure(still).data) == 0
 
 
 def test_what_is_known_is_not_among_the_moved():

@@ -1,5 +1,6 @@
 """The report is one file that holds what the model and the rows say."""
 
+import copy
 import json
 import re
 
@@ -91,6 +92,12 @@ def test_rows_that_may_have_been_seen_are_not_judged_on(model, table):
     assert len(learn) == 192
     again.fit(table.rows(learn).features(), table.rows(learn).labels())
     np.testing.assert_array_equal(again.predict_proba(judged.X), judged.P[OURS])
+
+
+def test_the_model_that_is_judged_has_as_many_networks_as_the_one_it_stands_for(model, table):
+    """A folder may ask for more than it holds: by a stranger's hand, or after Ctrl-C."""
+    asked = copy.copy(model).set_params(n_members=200)
+    assert len(judge(asked, table).model.networks_) == len(model.networks_)
 
 
 def test_rows_are_named_by_their_place_in_the_table(model, table):

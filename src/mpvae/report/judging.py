@@ -146,7 +146,8 @@ def judge(
     )
     learn, ask = table.rows(learn_rows), table.rows(ask_rows)
     on_step("training on four fifths of the rows")
-    again = clone(model).set_params(verbose=0).fit(learn.features(), learn.labels())
+    again = clone(model).set_params(n_members=len(model.networks_), verbose=0)
+    again.fit(learn.features(), learn.labels())
     how = (
         f"{len(ask)} rows, a fifth of the table at random; a model with the same parameters "
         f"learnt from the other {len(learn)}"

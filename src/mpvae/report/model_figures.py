@@ -219,7 +219,7 @@ def training_figure(model: MPVAEClassifier) -> go.Figure:
         if history[name].notna().any()
     }
     columns = 3
-    rows = -(-len(shown) // columns)
+    rows = max(1, -(-len(shown) // columns))
     figure = make_subplots(rows, columns, subplot_titles=list(shown.values()))
     for k, name in enumerate(shown):
         for member in range(len(model.networks_)):
