@@ -270,7 +270,8 @@ class MPVAEClassifier(LearnsFromStreams):
         X_val, y_val : like X and y, optional
             Rows for early stopping and thresholds. Without them they are taken from X.
         sample_weight : array-like of shape (n,), optional
-            Weight of each row in the objective; a row of weight 0 is left out.
+            Weight of each row in the objective; a row of weight 0, or of less than 1e-250
+            times the largest, is left out.
         checkpoint : path, optional
             Folder for the state of the training while it lasts, for one training at a time.
             The same call, after the first one was killed, goes on from there and ends with
