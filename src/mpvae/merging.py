@@ -48,6 +48,16 @@ def merge_equal_rows(
     return (X.iloc[rows] if isinstance(X, pd.DataFrame) else X[rows]), Y[rows], summed, rows
 
 
+def rows_meant(weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How many rows each one is: by its weight where all are multiples of the smallest."""
+    kept = weight > _SMALLEST * weight.max(initial=0)
+    if not kept.any():
+        return kept.astype(np.float64)
+    counts = weight / weight[kept].min()
+    whole = np.rint(counts)
+    return np.where(kept, whole if np.allclose(counts[kept], whole[kept]) else 1.0, 0.0)
+
+
 def as_repeats(weight: NDArray[np.float64], most: int) -> NDArray[np.int64] | None:
     """Row numbers, each as often as its weight says; None if weights are equal.
 
