@@ -22,6 +22,7 @@ from mpvae import (
     associations,
     estimator,
     inference,
+    load_model,
     members,
     metrics,
     questions,
@@ -377,6 +378,16 @@ def test_repeating_rows_is_weighting_them():
         np.testing.assert_array_equal(
             weighted.thresholds_[metric], repeated.thresholds_[metric]
         )
+
+
+def test_rows_of_next_to_no_weight_are_left_out(tmp_path):
+    odd = np.arange(60) % 2 == 1
+    weight = np.where(odd, 1e300, 1e-300)
+    model = tiny(base="forest", max_epochs=1).fit(X, Y, sample_weight=weight)
+    model.save(tmp_path / "m")
+    without = tiny(base="forest", max_epochs=1).fit(X[odd], Y[odd])
+    found = load_model(tmp_path / "m").predict_proba(X)
+    np.testing.assert_allclose(found, without.predict_proba(X), rtol=1e-9)
 
 
 def test_weights_that_make_no_sense_are_refused():

@@ -203,6 +203,16 @@ def test_values_on_the_quantiles_have_the_middle_of_their_shares():
         np.testing.assert_allclose(p, model.predict_proba(rows), rtol=0, atol=1e-7)
 
 
+@pytest.mark.parametrize("unit", [1e-320, 1e-310, 1e-308])
+def test_quantiles_too_close_to_divide_by(unit):
+    tiny, between = (rows * [1, unit, 1, 1] for rows in (X, X[::-1] * 0.99))
+    model = fitted(tiny, base=None)
+    session = ort.InferenceSession(to_onnx(model))
+    for rows in (tiny, between):
+        p = session.run(["probabilities"], {"X": rows})[0]
+        np.testing.assert_allclose(p, model.predict_proba(rows), rtol=0, atol=PARITY)
+
+
 @pytest.mark.parametrize("metric", Metric.__args__)
 def test_labels_are_decided_by_the_thresholds_of_the_metric(made, metric):
     model, *_ = made("kernel")

@@ -1,5 +1,7 @@
 """Features as the networks see them, checked against hand-made values."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -266,10 +268,13 @@ def test_a_text_column_that_is_new_in_most_rows_is_taken_for_an_identifier():
     assert fit(ids[:10]).n_outputs == 10  # too few rows to tell
 
 
-def test_one_odd_cell_among_numbers_is_named():
+@pytest.mark.parametrize("odd", ["n/a?", "1_000", "\N{ARABIC-INDIC DIGIT FIVE}"])
+def test_one_odd_cell_among_numbers_is_named(odd):
     column = [str(i / 7) for i in range(60)]
-    column[30] = "n/a?"
-    with pytest.raises(DataError, match=r"'temp' holds numbers, but also 'n/a\?'"):
+    column[30] = odd
+    with pytest.raises(
+        DataError, match=f"'temp' holds numbers, but also {re.escape(repr(odd))}"
+    ):
         fit(pd.DataFrame({"temp": column}))
 
 

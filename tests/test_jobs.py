@@ -7,11 +7,14 @@ import subprocess
 import sys
 import time
 
+import joblib
 import numpy as np
 import pytest
+from joblib.parallel import get_active_backend
 
 from mpvae import MPVAEClassifier, load_model
 from mpvae.errors import ConfigError
+from mpvae.members import _watched_backend
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(80, 5))
@@ -66,3 +69,35 @@ def test_an_interrupt_ends_all_processes():
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_processes_end_with_a_parent_killed_as_they_start():
+    code = (
+        "import os; import numpy as np; from mpvae import MPVAEClassifier;"
+        "from joblib.externals.loky.backend.popen_loky_posix import Popen;"
+        "launch = Popen._launch;"
+        "Popen._launch = lambda *a: (launch(*a), os.kill(os.getpid(), 9));"
+        "X = np.random.default_rng(0).normal(size=(80, 5)); Y = (X[:, :3] > 0).astype(int);"
+        "MPVAEClassifier(base=None, n_jobs=2).fit(X, Y)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        process.communicate(timeout=60)  # until nobody has its output open
+        assert process.returncode == -signal.SIGKILL
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_other_backends_of_joblib_stay_what_they_are():
+    with joblib.parallel_config("threading"):
+        assert type(_watched_backend()) is type(get_active_backend()[0])
+    with joblib.parallel_config("loky", inner_max_num_threads=3):
+        given = get_active_backend()[0]
+        assert _watched_backend().inner_max_num_threads == 3
+        assert "configure" not in vars(given)  # others who use it start what they always did

@@ -1,11 +1,12 @@
 """Rows as a weighted set, and tables on which the same features come again and again."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from mpvae import MPVAEClassifier
+from mpvae import DataError, MPVAEClassifier
 from mpvae.forest import fit_forest
-from mpvae.merging import MAX_COPIES, as_repeats, merge_equal_rows
+from mpvae.merging import MAX_COPIES, as_repeats, merge_equal_rows, rows_meant
 from mpvae.metrics import log_loss
 
 
@@ -25,6 +26,31 @@ def test_features_that_come_with_other_labels_keep_copies():
     assert {key: sum(parts) for key, parts in found.items()} == pytest.approx(
         {(0.0, 0): 9, (0.0, 1): 3, (1.0, 1): 7}
     )
+
+
+def test_levels_are_counted_before_equal_rows_are_merged():
+    fast = MPVAEClassifier(preset="fast", max_epochs=1, random_state=0)
+    kind = np.arange(900) % 30
+    X = pd.DataFrame({"g": [f"g{k}" for k in kind]})
+    Y = np.column_stack([kind % 2, kind % 3 == 0]).astype(int)
+    repeated = fast.fit(X, Y).predict_proba(X)
+    weighted = fast.fit(X[:30], Y[:30], sample_weight=np.r_[1.0, np.full(29, 30.0)])
+    assert weighted.predict_proba(X).shape == repeated.shape
+    with pytest.raises(DataError, match="'g' has 30 distinct text values in 30 rows"):
+        fast.fit(X[:30], Y[:30])
+
+
+@pytest.mark.parametrize(
+    ("weight", "rows"),
+    [
+        ([2, 2, 6, 0], [1, 1, 3, 0]),
+        ([0.5, 0.7, 3.1, 0], [1, 1, 1, 0]),  # no counts: a row is a row
+        ([1e300, 1e-300], [1, 0]),
+        ([0, 0], [0, 0]),
+    ],
+)
+def test_a_row_stands_for_as_many_as_its_weight_says(weight, rows):
+    np.testing.assert_array_equal(rows_meant(np.array(weight, float)), rows)
 
 
 def test_copies_are_few_and_a_weight_is_a_repetition():

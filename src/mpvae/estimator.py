@@ -23,10 +23,10 @@ from mpvae.evidence import (
     evidence_of_each,
     fit_evidence,
 )
-from mpvae.features import beside, fit_features, with_quantiles
+from mpvae.features import beside, count_all_texts, fit_features, with_quantiles
 from mpvae.kernel_features import fit_kernel_features
 from mpvae.loop import device_named
-from mpvae.merging import merge_equal_rows
+from mpvae.merging import merge_equal_rows, rows_meant
 from mpvae.progress import FitProgress, counting
 from mpvae.rows import Rows
 from mpvae.streamed import LearnsFromStreams
@@ -270,7 +270,8 @@ class MPVAEClassifier(LearnsFromStreams):
         X_val, y_val : like X and y, optional
             Rows for early stopping and thresholds. Without them they are taken from X.
         sample_weight : array-like of shape (n,), optional
-            Weight of each row in the objective; a row of weight 0 is left out.
+            Weight of each row in the objective; a row of weight 0, or of less than 1e-250
+            times the largest, is left out.
         checkpoint : path, optional
             Folder for the state of the training while it lasts, for one training at a time.
             The same call, after the first one was killed, goes on from there and ends with
@@ -444,6 +445,7 @@ class MPVAEClassifier(LearnsFromStreams):
         )
         if weight.max(initial=0) > np.finfo(np.float64).max / max(1, len(weight)):
             raise DataError("sample_weight adds up to infinity; divide all by one number")
+        texts = count_all_texts(X, rows_meant(weight))
         X, Y, weight, number = merge_equal_rows(X, Y, weight)
         if not observed.has_observed(Y):
             raise DataError("y holds no observed label, NaN alone; nothing can be learnt")
@@ -452,7 +454,7 @@ class MPVAEClassifier(LearnsFromStreams):
             raise DataError(
                 "y holds one class once rows of weight 0 are left out; both are needed"
             )
-        self.features_ = fit_features(X, weight, self._names())
+        self.features_ = fit_features(X, weight, self._names(), texts)
         self.settings_ = self._resolve(
             *Y.shape,
             missing=observed.has_missing(Y),

@@ -5,6 +5,7 @@ columns may be numbers or categories, and a SciPy sparse matrix, which stays spa
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -120,9 +121,14 @@ def with_quantiles(
 
 
 def fit_features(
-    X: Matrix | pd.DataFrame, weight: NDArray[np.float64], names: tuple[str, ...]
+    X: Matrix | pd.DataFrame,
+    weight: NDArray[np.float64],
+    names: tuple[str, ...],
+    texts: Mapping[int, Counter[str]] | None = None,
 ) -> FeatureMap:
     """Learn means, scales and levels from the training rows, each counted by its weight.
+
+    ``texts``: those of each column of text, counted before equal rows were merged.
 
     A sparse matrix is not centred. Its columns share one unit, as counts of words do, but for
     those with far larger values; a column counts for more the fewer rows it is found in
@@ -135,12 +141,9 @@ def fit_features(
         scale = _sparse_scale(X, weight)
         return FeatureMap(every, np.zeros(X.shape[1]), scale, nothing, {}, ROW_LENGTH)
     if isinstance(X, pd.DataFrame):
-        is_number = [pd.api.types.is_numeric_dtype(dtype) for dtype in X.dtypes]
-        numeric = np.flatnonzero(is_number)
-        levels = {
-            int(i): levels_of(count_texts(X, int(i)), names[i])
-            for i in np.flatnonzero(~np.array(is_number))
-        }
+        texts = count_all_texts(X, np.ones(len(X))) if texts is None else texts
+        numeric = np.array([i for i in range(X.shape[1]) if i not in texts], np.int64)
+        levels = {i: levels_of(counted, names[i]) for i, counted in texts.items()}
     else:
         numeric, levels = np.arange(X.shape[1]), {}
     if len(numeric) == 0 and not any(levels.values()):
@@ -294,10 +297,24 @@ def count_texts(X: pd.DataFrame, position: int) -> Counter[str]:
     return Counter(text for text in _text(X, position) if text is not None)
 
 
+def count_all_texts(
+    X: Matrix | pd.DataFrame, rows_meant: NDArray[np.float64]
+) -> dict[int, Counter[str]]:
+    """As `count_texts` for every column of text, a row counted as the rows it stands for."""
+    found = {}
+    for i, dtype in enumerate(X.dtypes if isinstance(X, pd.DataFrame) else ()):
+        if not pd.api.types.is_numeric_dtype(dtype):
+            codes, texts = pd.factorize(_text(X, i))
+            there = codes >= 0  # -1: missing
+            often = np.bincount(codes[there], rows_meant[there], len(texts))
+            found[i] = Counter({t: round(k) for t, k in zip(texts, often, strict=True) if k})
+    return found
+
+
 def levels_of(texts: Counter[str], name: str) -> tuple[str, ...]:
     """Levels of a categorical column; DataError where it is no such column."""
     n = texts.total()
-    odd = [text for text in texts if not _is_number(text)]
+    odd = [text for text in texts if not is_number(text)]
     if len(texts) > 10 and 0 < sum(texts[text] for text in odd) <= 0.05 * n:
         raise DataError(
             f"column {name!r} holds numbers, but also {odd[0]!r}; correct it, or "
@@ -313,7 +330,10 @@ def levels_of(texts: Counter[str], name: str) -> tuple[str, ...]:
     return tuple(sorted(texts))
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Whether readers of tables take it for a number: not 1_000, nor digits beyond 0 to 9."""
+    if "_" in text or not text.isascii():
+        return False
     try:
         float(text)
     except ValueError:

@@ -115,7 +115,7 @@ def _binary(y: NDArray[Any], allow_missing: bool) -> Labels:
             f"{type_of_target(y)}."
         )
     if len(classes) < 2:
-        one = f"one class, {classes[0]!r}" if len(classes) else "no observed label"
+        one = f"one class, {classes.tolist()[0]!r}" if len(classes) else "no observed label"
         raise DataError(f"y holds {one}; both classes are needed")
     Y = np.full((n, 1), np.nan, np.float32)
     Y[~missing, 0] = codes

@@ -19,6 +19,7 @@ import joblib
 import numpy as np
 import scipy.sparse as sp
 import torch
+from joblib.parallel import LokyBackend, get_active_backend
 from numpy.typing import NDArray
 from scipy.special import ndtr
 from torch import Tensor
@@ -202,7 +203,7 @@ def _in_processes(
     on_epoch: Callable[[int, EpochRecord], None],
 ) -> Iterator[_Done]:
     """As `_train_one` for each, some of them at the same time."""
-    pool = joblib.Parallel(n_jobs=n_jobs, return_as="generator")
+    pool = joblib.Parallel(n_jobs=n_jobs, return_as="generator", backend=_watched_backend())
     here = os.getpid()
     each = (joblib.delayed(_on_one_thread)(here, train_one, *one) for one in todo)
     for member, (done, told) in enumerate(pool(each)):
@@ -210,6 +211,21 @@ def _in_processes(
             warnings.warn(warning, stacklevel=2)
         on_epoch(member, done[0].history[-1])
         yield done
+
+
+def _watched_backend() -> Any:
+    """The backend that joblib would take; of loky, one whose workers watch from their start.
+
+    A task comes too late to begin: who is killed before it was sent leaves workers that wait
+    for it. joblib below 1.5 takes no initializer but through `configure`.
+    """
+    backend, _ = get_active_backend()
+    own = getattr(backend, "backend_kwargs", {})
+    if isinstance(backend, LokyBackend) and "initializer" not in own:
+        backend = copy.copy(backend)  # a caller may have others use it
+        watch = {"initializer": _end_with, "initargs": (os.getpid(),)}
+        backend.configure = partial(backend.configure, **watch)
+    return backend
 
 
 def _on_one_thread(

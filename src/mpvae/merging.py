@@ -11,6 +11,7 @@ from mpvae.features import row_keys
 
 MAX_COPIES = 30
 """Of rows whose features come with other labels too, on average."""
+_SMALLEST = 1e-250  # share of the largest weight that counts as 0: products would underflow
 
 
 def merge_equal_rows(
@@ -20,7 +21,8 @@ def merge_equal_rows(
 ) -> tuple[Any, Any, NDArray[np.float64], NDArray[np.int64]]:
     """Distinct rows in an order that depends on their content alone, with summed weights.
 
-    Last comes which row each is, the first of those that are equal.
+    Last comes which row each is, the first of those that are equal. Rows without weight, or
+    with next to none beside the largest, are left out.
 
     Where rows of equal features differ in labels, as on tables of a few categories, a row
     stays as often as its weight says, the smallest weight given being one row; up to
@@ -29,7 +31,7 @@ def merge_equal_rows(
     """
     if not weight.any():
         raise DataError("all sample weights are 0, no class is left; give some row a weight")
-    kept = np.flatnonzero(weight > 0)
+    kept = np.flatnonzero(weight > _SMALLEST * weight.max())
     of_features = row_keys(X)[kept]
     keys = np.hstack([of_features, row_keys(Y)[kept]])
     _, first, group = np.unique(keys, axis=0, return_index=True, return_inverse=True)
@@ -44,6 +46,16 @@ def merge_equal_rows(
     rows, summed = np.repeat(rows, copies), np.repeat(summed / copies, copies)
     summed /= summed.mean()  # ratios alone count, and float32 does not hold 1e50
     return (X.iloc[rows] if isinstance(X, pd.DataFrame) else X[rows]), Y[rows], summed, rows
+
+
+def rows_meant(weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How many rows each one is: by its weight where all are multiples of the smallest."""
+    kept = weight > _SMALLEST * weight.max(initial=0)
+    if not kept.any():
+        return kept.astype(np.float64)
+    counts = weight / weight[kept].min()
+    whole = np.rint(counts)
+    return np.where(kept, whole if np.allclose(counts[kept], whole[kept]) else 1.0, 0.0)
 
 
 def as_repeats(weight: NDArray[np.float64], most: int) -> NDArray[np.int64] | None:

@@ -216,8 +216,13 @@ def test_counts_that_do_not_fit_the_matrix_are_refused(authors, options, message
         read_table(authors / "yeast_data.npy", **options)
 
 
-def test_a_folder_must_hold_one_matrix(tmp_path):
-    with pytest.raises(DataError, match=r"holds 0 files named \*_data.npy"):
+@pytest.mark.parametrize("labels", [1, "y"])
+def test_a_folder_must_hold_one_matrix(tmp_path, labels):
+    with pytest.raises(DataError, match=r"holds no table, neither .parquet .* nor \*_data.npy"):
+        read_table(tmp_path, labels=labels)
+    for name in "ab":
+        np.save(tmp_path / f"{name}_data.npy", np.eye(3))
+    with pytest.raises(DataError, match=r"holds 2 files named \*_data.npy"):
         read_table(tmp_path, labels=1)
 
 

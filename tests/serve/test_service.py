@@ -144,6 +144,12 @@ def test_a_bad_csv_is_refused(client, text):
     assert answer.json()["error"]
 
 
+def test_the_cell_of_a_csv_that_is_no_number_is_named(client):
+    text = "rain,warmth,height,soil\n1,9,3,sand\n1,abc,3,sand\n1,1_000,,sand\n"
+    answer = client.post("/rows", content=text, headers={"Content-Type": "text/csv"})
+    assert answer.json()["error"].startswith("upload.csv, row 2: 'warmth' is 'abc'; give a")
+
+
 def test_a_request_may_not_be_too_long(client):
     answer = client.post("/rows", content=b"x" * (MAX_BYTES + 1))
     assert answer.status_code == 413

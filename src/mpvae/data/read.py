@@ -78,6 +78,11 @@ def read_table(
     if are_many(path) and (path.is_dir() or has_magic(str(path))):
         parts = open_parts(path, labels=labels, exclude=exclude, columns=columns)
         return read_parts(parts)
+    if path.is_dir() and not any(path.glob("*_data.npy")):
+        raise DataError(
+            f"the folder {path} holds no table, neither .parquet files nor *_data.npy; "
+            "give the file itself"
+        )
     if path.is_dir() or suffix == ".npy":
         table = read_authors_beside(
             path, n_labels=_authors_count(labels, path.name), meta_offset=meta_offset

@@ -100,8 +100,10 @@ def _normal_scores(graph: Graph, knots: NDArray[np.float64], x: str) -> str:
     within = graph.add("Max", x, first, name="scores/not_below")
     within = graph.add("Min", within, last, name="scores/within_knots")
     width = np.diff(knots)
-    slope = np.diff(KNOT_SHARES) / np.where(width > 0, width, 1.0)
-    slope[width == 0] = 0.0  # x is never strictly between two equal knots
+    with np.errstate(over="ignore"):
+        slope = np.diff(KNOT_SHARES) / np.where(width > 0, width, 1.0)
+    # x is never strictly between two equal knots; between knots 1e-310 apart it is halfway
+    slope[(width == 0) | np.isinf(slope)] = 0.0
     flat = np.zeros((n_columns, 1))
     filled = np.hstack([knots, np.full((n_columns, _PLACES - n_knots), np.inf)])
     tables = {

@@ -19,6 +19,7 @@ from mpvae.config import Metric
 from mpvae.data import read_table
 from mpvae.errors import DataError, is_unicode
 from mpvae.estimator import MPVAEClassifier
+from mpvae.features import is_number
 from mpvae.report.model_figures import label_places
 from mpvae.writing import records
 
@@ -118,6 +119,9 @@ class Answers:
             X = read_table(file, columns=names).features()
         if len(X) > MAX_ROWS:
             raise DataError(f"{UPLOAD} has {len(X)} rows; give at most {MAX_ROWS} at a time")
+        for feature in self.features:
+            if "levels" not in feature:  # one text makes texts of all: the others are numbers
+                X[feature["name"]] = _numbers(X[feature["name"]])
         rows = self.as_rows(X)
         try:
             self.table(rows)  # refuses text where there should be numbers
@@ -213,6 +217,15 @@ def _check_size(text: bytes, n_features: int) -> None:
                     f"{UPLOAD} has {len(cells):,} columns; give those of the model, and at "
                     f"most {MAX_OTHERS} others"
                 )
+
+
+def _numbers(column: "pd.Series[Any]") -> "pd.Series[Any]":
+    """The same cells; texts that are numbers as such."""
+    if pd.api.types.is_numeric_dtype(column.dtype):
+        return column
+    return column.astype(object).map(
+        lambda cell: float(cell) if isinstance(cell, str) and is_number(cell) else cell
+    )
 
 
 def _checked(value: Any, feature: Mapping[str, Any], row: int) -> Any:
