@@ -55,7 +55,9 @@ def rows_meant(weight: NDArray[np.float64]) -> NDArray[np.float64]:
         return kept.astype(np.float64)
     counts = weight / weight[kept].min()
     whole = np.rint(counts)
-    return np.where(kept, whole if np.allclose(counts[kept], whole[kept]) else 1.0, 0.0)
+    if not np.allclose(counts[kept], whole[kept]):
+        return kept.astype(np.float64)
+    return np.asarray(np.where(kept, whole, 0.0))
 
 
 def as_repeats(weight: NDArray[np.float64], most: int) -> NDArray[np.int64] | None:
