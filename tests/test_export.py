@@ -213,6 +213,14 @@ def test_quantiles_too_close_to_divide_by(unit):
         np.testing.assert_allclose(p, model.predict_proba(rows), rtol=0, atol=PARITY)
 
 
+@pytest.mark.parametrize("unit", [1e-310, 1e-308])
+def test_sparse_columns_too_small_to_divide_by(unit):
+    rows = counts(X) * unit
+    model = fitted(rows, base=None)
+    p = ort.InferenceSession(to_onnx(model)).run(["probabilities"], {"X": rows.toarray()})[0]
+    np.testing.assert_allclose(p, model.predict_proba(rows), rtol=0, atol=PARITY)
+
+
 @pytest.mark.parametrize("metric", Metric.__args__)
 def test_labels_are_decided_by_the_thresholds_of_the_metric(made, metric):
     model, *_ = made("kernel")

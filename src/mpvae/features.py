@@ -30,7 +30,8 @@ KNOT_SHARES = np.linspace(0, 1, N_KNOTS)
 OUTER_SHARE = 0.5 / N_KNOTS
 """Where the outermost ranks are put: 2.8 standard deviations."""
 _LARGEST = 8e307  # numbers beyond it count as this: their differences would overflow
-_SMALLEST = 1e-307  # to divide by: the inverse of what is smaller overflows
+SMALLEST = 1e-307
+"""To divide by: the inverse of what is smaller overflows."""
 MAX_LEVELS = 100
 """A text column with more distinct values than this is taken for an identifier and refused."""
 
@@ -72,7 +73,7 @@ class FeatureMap:
                 return self.apply(
                     sp.csr_array(X).toarray()
                 )  # as wide as the rows it was fitted on
-            scaled = sp.csr_array(X.multiply(1 / np.maximum(self.scale, _SMALLEST)))
+            scaled = sp.csr_array(X.multiply(1 / np.maximum(self.scale, SMALLEST)))
             scaled.data = np.clip(scaled.data, -_LARGEST, _LARGEST)
             if self.row_length is not None:
                 scaled = _to_length(scaled, self.row_length)
@@ -362,7 +363,7 @@ def _normal_scores(
 def _to_length(X: Matrix, length: float) -> Matrix:
     """Sparse rows scaled to a Euclidean length; a row of zeros stays one."""
     largest = _safe_scale(abs(X).max(axis=1).toarray().ravel())  # 1e200 squared overflows
-    parts = sp.csr_array(X.multiply(1 / np.maximum(largest, _SMALLEST)[:, None]))
+    parts = sp.csr_array(X.multiply(1 / np.maximum(largest, SMALLEST)[:, None]))
     norm = _safe_scale(np.sqrt(parts.multiply(parts).sum(axis=1)))
     return sp.csr_array(parts.multiply(length / norm[:, None]))
 

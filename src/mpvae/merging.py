@@ -51,11 +51,13 @@ def merge_equal_rows(
 def rows_meant(weight: NDArray[np.float64]) -> NDArray[np.float64]:
     """How many rows each one is: by its weight where all are multiples of the smallest."""
     kept = weight > _SMALLEST * weight.max(initial=0)
-    if not kept.any():
-        return kept.astype(np.float64)
-    counts = weight / weight[kept].min()
-    whole = np.rint(counts)
-    return np.where(kept, whole if np.allclose(counts[kept], whole[kept]) else 1.0, 0.0)
+    rows = np.where(kept, 1.0, 0.0)
+    if kept.any():
+        counts = weight[kept] / weight[kept].min()
+        whole = np.rint(counts)
+        if np.allclose(counts, whole):
+            rows[kept] = whole
+    return rows
 
 
 def as_repeats(weight: NDArray[np.float64], most: int) -> NDArray[np.int64] | None:

@@ -8,7 +8,7 @@ from onnx import TensorProto, ValueInfoProto, helper
 
 from mpvae.export.graph import Graph, doubles
 from mpvae.export.maths import DOMAIN
-from mpvae.features import KNOT_SHARES, OUTER_SHARE, FeatureMap
+from mpvae.features import KNOT_SHARES, OUTER_SHARE, SMALLEST, FeatureMap
 
 NUMBERS = "X"
 """Input with all numeric columns; that of a text column is this, a dot and its name."""
@@ -191,7 +191,7 @@ def _to_length(graph: Graph, features: FeatureMap, length: float) -> str:
     zero, one = graph.constant("features/zero", 0.0), graph.constant("one", 1.0)
     missing = graph.add("IsNaN", NUMBERS, name="features/missing")
     filled = graph.add("Where", missing, zero, NUMBERS, name="features/filled")
-    unit = graph.constant("features/unit", 1 / features.scale)
+    unit = graph.constant("features/unit", 1 / np.maximum(features.scale, SMALLEST))
     scaled = graph.add("Mul", filled, unit, name="features/in_units")
 
     def safe(value: str) -> str:
