@@ -291,6 +291,7 @@ def _fitted_gaussian(network: MPVAE, x: Tensor, y: Tensor, t: Tensor) -> tuple[T
 
 
 def _cholesky(precision: Tensor) -> Tensor:
+    root: Tensor
     root, wrong = torch.linalg.cholesky_ex(precision)
     if wrong.any():
         raise MPVAEError(
