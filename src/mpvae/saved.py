@@ -36,14 +36,6 @@ _NEWER_SETTINGS = {
 
 _OF_THE_MACHINE = {"device": "auto", "n_jobs": None}
 """Parameters that a file neither holds nor decides: whoever loads it has another machine."""
-_IN_TENSORS = (
-    "latent_dim",
-    "n_factors",
-    "hidden",
-    "hidden_labels",
-    "hidden_decoder",
-    "kernel_features",
-)  # settings that the weights show
 
 
 def to_file(model: Any) -> tuple[dict[str, Any], Tensors]:
@@ -322,11 +314,7 @@ def _check_params(model: Any, n_labels: int) -> None:
     """Refuse parameters that fit would refuse, or that predict would stumble on."""
     given = {name: getattr(model, name) for name in setting_docs()}
     shape = DataShape(2, model.n_features_in_, n_labels)
-    again = resolve(model.preset, given, shape, model.objective)
-    for name in _IN_TENSORS:  # a report trains with the parameters once more
-        asked, used = getattr(again, name), getattr(model.settings_, name)
-        if given[name] != "auto" and asked != used:
-            raise ValueError(f"{name} is {asked} in params but {used} in settings")
+    resolve(model.preset, given, shape, model.objective)
     check_parameters(model)
     check_random_state(model.random_state)
 

@@ -94,10 +94,12 @@ def test_rows_that_may_have_been_seen_are_not_judged_on(model, table):
     np.testing.assert_array_equal(again.predict_proba(judged.X), judged.P[OURS])
 
 
-def test_the_model_that_is_judged_has_as_many_networks_as_the_one_it_stands_for(model, table):
+def test_the_model_that_is_judged_is_as_large_as_the_one_it_stands_for(model, table):
     """A folder may ask for more than it holds: by a stranger's hand, or after Ctrl-C."""
-    asked = copy.copy(model).set_params(n_members=200)
-    assert len(judge(asked, table).model.networks_) == len(model.networks_)
+    asked = copy.copy(model).set_params(n_members=200, hidden=(16000, 16000))
+    again = judge(asked, table).model
+    assert len(again.networks_) == len(model.networks_)
+    assert again.settings_.hidden == model.settings_.hidden
 
 
 def test_rows_are_named_by_their_place_in_the_table(model, table):

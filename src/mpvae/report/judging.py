@@ -26,6 +26,8 @@ _FOREST_CELLS = 10**8  # rows x labels x trees, at most: minutes
 _RESAMPLES = 200
 _TEST_SHARE = 0.2
 _FEWEST_ROWS = 10
+_SIZES = ("latent_dim", "n_factors", "hidden", "hidden_labels", "hidden_decoder")
+"""Settings that are taken from the networks there are, not from what a folder asks for."""
 _SHOWN: dict[Metric, str] = {
     "example_f1": "example F1",
     "micro_f1": "micro F1",
@@ -146,7 +148,8 @@ def judge(
     )
     learn, ask = table.rows(learn_rows), table.rows(ask_rows)
     on_step("training on four fifths of the rows")
-    again = clone(model).set_params(n_members=len(model.networks_), verbose=0)
+    sizes = {name: getattr(model.settings_, name) for name in _SIZES}
+    again = clone(model).set_params(n_members=len(model.networks_), verbose=0, **sizes)
     again.fit(learn.features(), learn.labels())
     how = (
         f"{len(ask)} rows, a fifth of the table at random; a model with the same parameters "
