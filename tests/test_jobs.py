@@ -52,7 +52,7 @@ def test_an_interrupt_ends_all_processes():
         "import numpy as np; from mpvae import MPVAEClassifier;"
         "rng = np.random.default_rng(0); X = rng.normal(size=(2000, 5));"
         "Y = (X[:, :3] > 0).astype(int); print('begun', flush=True);"
-        "MPVAEClassifier(max_epochs=10**6, patience=None, base=None, n_jobs=2).fit(X, Y)"
+        "MPVAEClassifier(max_epochs=10**5, patience=None, base=None, n_jobs=2).fit(X, Y)"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code],

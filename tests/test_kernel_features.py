@@ -233,7 +233,7 @@ def test_none_are_made_where_none_are_wanted():
     assert model.networks_[0].prior_net[0].in_features == D
 
 
-@pytest.mark.parametrize("changes", [{}, {"kernel_features": 10**6}, {"base": "auto"}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"kernel_features": 10**4}, {"base": "auto"}], ids=str)
 def test_validation_rows_get_them_too(changes):
     model = small(**changes).fit(DATA.X[:60], DATA.Y[:60], X_val=DATA.X[60:], y_val=DATA.Y[60:])
     assert model.kernel_features_.n_outputs == min(60, model.settings_.kernel_features)
