@@ -46,6 +46,22 @@ def test_what_is_no_number_of_processes_is_refused(n_jobs):
         MPVAEClassifier(n_jobs=n_jobs).fit(X, Y)
 
 
+@contextlib.contextmanager
+def python(code):
+    """A process in a session of its own, of which nothing is left afterwards."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
 def test_an_interrupt_ends_all_processes():
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"  # background
@@ -54,21 +70,12 @@ def test_an_interrupt_ends_all_processes():
         "Y = (X[:, :3] > 0).astype(int); print('begun', flush=True);"
         "MPVAEClassifier(max_epochs=10**5, patience=None, base=None, n_jobs=2).fit(X, Y)"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
+    with python(code) as process:
         assert process.stdout.readline() == b"begun\n"
         time.sleep(3)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         _, error = process.communicate(timeout=60)
         assert b"KeyboardInterrupt" in error
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_processes_end_with_a_parent_killed_as_they_start():
@@ -80,18 +87,9 @@ def test_processes_end_with_a_parent_killed_as_they_start():
         "X = np.random.default_rng(0).normal(size=(80, 5)); Y = (X[:, :3] > 0).astype(int);"
         "MPVAEClassifier(base=None, n_jobs=2).fit(X, Y)"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
+    with python(code) as process:
         process.communicate(timeout=60)  # until nobody has its output open
         assert process.returncode == -signal.SIGKILL
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_other_backends_of_joblib_stay_what_they_are():
