@@ -46,7 +46,8 @@ def measure_step(n_labels: int, n_draws: int) -> dict:
     import torch
 
     from mpvae import training
-    from mpvae.config import DataShape, resolve
+    from mpvae.config import DataShape
+    from mpvae.presets import resolve
     from mpvae.rows import Rows
 
     rng = np.random.default_rng(0)
@@ -206,9 +207,10 @@ def measure_share(batch: int, seed: int) -> dict:
     import torch
 
     from mpvae import training
-    from mpvae.config import DataShape, resolve
+    from mpvae.config import DataShape
     from mpvae.data import simulate_probit
     from mpvae.distributed import joined
+    from mpvae.presets import resolve
     from mpvae.rows import Rows
 
     torch.set_num_threads(1)

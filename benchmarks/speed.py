@@ -32,11 +32,12 @@ from torch import nn
 from torch.distributions import Normal, kl_divergence
 
 from mpvae import compiled, inference, losses, training
-from mpvae.config import DataShape, Settings, resolve
+from mpvae.config import DataShape, Settings
 from mpvae.data import simulate_probit
 from mpvae.loop import can_be_taken
 from mpvae.losses import mpvae_loss, probit_loss, term_weights
 from mpvae.networks import MPVAE
+from mpvae.presets import resolve
 from mpvae.rows import Rows
 
 BATCH, DRAWS, FEATURES = 128, 100, 100

@@ -20,10 +20,10 @@ from mpvae.config import (
     Preset,
     Settings,
     parse_setting,
-    resolve,
     setting_docs,
 )
 from mpvae.errors import ConfigError
+from mpvae.presets import resolve
 
 SHAPE = DataShape(n_rows=1500, n_features=103, n_labels=14)
 

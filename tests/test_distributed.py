@@ -24,7 +24,8 @@ from pathlib import Path
 import numpy as np, torch
 from mpvae import distributed, loop
 from mpvae.adam import Adam, Group
-from mpvae.config import DataShape, resolve
+from mpvae.config import DataShape
+from mpvae.presets import resolve
 from mpvae.rows import Rows
 Terms = namedtuple("Terms", "total half")
 rng = np.random.default_rng(0)

@@ -28,9 +28,10 @@ from mpvae import (
     questions,
 )
 from mpvae.calibration import apply_probit, fit_probit
-from mpvae.config import DataShape, resolve
+from mpvae.config import DataShape
 from mpvae.data import simulate_probit
 from mpvae.decisions import PAPER_THRESHOLDS
+from mpvae.presets import resolve
 from mpvae.progress import FitProgress
 from mpvae.rows import Rows
 

@@ -39,7 +39,7 @@ from mpvae import boosting as boosting_module
 from mpvae import forest as forest_module
 from mpvae.boosting import Boosting, fit_boosting
 from mpvae.calibration import fit_line, fit_weights
-from mpvae.config import DataShape, resolve
+from mpvae.config import DataShape
 from mpvae.data import simulate_probit, stratified_folds
 from mpvae.evidence import (
     auto_asks,
@@ -53,6 +53,7 @@ from mpvae.features import beside, with_short_positions
 from mpvae.forest import Forest, fit_forest
 from mpvae.members import HeldOut, _on_evidence, fit_members
 from mpvae.networks import MPVAE
+from mpvae.presets import resolve
 from mpvae.ridge import KernelRidge, fit_kernel_ridge
 from mpvae.rows import Rows
 from mpvae.training import train

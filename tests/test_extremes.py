@@ -11,8 +11,9 @@ import torch
 
 from mpvae import MPVAEClassifier, MPVAEError, inference, load_model, loop
 from mpvae.adam import Adam, Group
-from mpvae.config import DataShape, resolve
+from mpvae.config import DataShape
 from mpvae.features import fit_features, with_quantiles
+from mpvae.presets import resolve
 from mpvae.rows import Rows
 
 N = 80

@@ -14,9 +14,10 @@ from scipy.special import log_ndtr, ndtr
 from scipy.stats import multivariate_normal
 
 from mpvae import joint, probit
-from mpvae.config import DataShape, resolve
+from mpvae.config import DataShape
 from mpvae.inference import marginals
 from mpvae.networks import MPVAE
+from mpvae.presets import resolve
 
 D = 3  # features
 S = 4096  # draws

@@ -6,8 +6,9 @@ import scipy.sparse as sp
 from scipy.special import ndtr, ndtri
 
 from mpvae import observed
-from mpvae.config import DataShape, resolve
+from mpvae.config import DataShape
 from mpvae.decisions import apply_threshold, expected_f1_thresholds
+from mpvae.presets import resolve
 
 rng = np.random.default_rng(0)
 

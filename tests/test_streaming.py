@@ -12,12 +12,13 @@ from typer.testing import CliRunner
 
 from mpvae import ConfigError, DataError, MPVAEClassifier, choosing, cli, load_model, streaming
 from mpvae.chunks import as_table
-from mpvae.config import DataShape, resolve
+from mpvae.config import DataShape
 from mpvae.data import parts as parts_module
 from mpvae.data import simulate_probit
 from mpvae.data.parts import open_parts
 from mpvae.distributed import Team, share_of
 from mpvae.features import fit_features
+from mpvae.presets import resolve
 from mpvae.statistics import Statistics
 from mpvae.streaming import BUCKETS, bucket_of, folded, look_over
 

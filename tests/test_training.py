@@ -8,12 +8,13 @@ import torch
 from torch.distributions import Independent, Normal
 
 from mpvae import inference
-from mpvae.config import DataShape, resolve
+from mpvae.config import DataShape
 from mpvae.data import simulate_probit
 from mpvae.loop import seeded
 from mpvae.losses import mpvae_loss
 from mpvae.members import fit_members
 from mpvae.networks import MPVAE
+from mpvae.presets import resolve
 from mpvae.rows import Rows
 from mpvae.training import train
 

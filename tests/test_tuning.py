@@ -14,9 +14,10 @@ import scipy.sparse as sp
 from typer.testing import CliRunner
 
 from mpvae import ConfigError, DataError, MPVAEClassifier, MPVAEError, cli, load_model, tuning
-from mpvae.config import DataShape, resolve, setting_docs
+from mpvae.config import DataShape, setting_docs
 from mpvae.data import simulate_probit
 from mpvae.journal import JOURNAL, MAX_BYTES
+from mpvae.presets import resolve
 from mpvae.space import DECIDES, KNOBS, Range, search_space
 from mpvae.task import Task
 from mpvae.tuned import BEST, TRIALS

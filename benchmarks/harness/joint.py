@@ -20,10 +20,11 @@ from harness.cells import Cell, Stopwatch, number, peak_gb, provenance
 from harness.datasets import Part, Parts, join
 from harness.methods import ALONE, ConstantOr, plain, probabilities
 from mpvae import MPVAEClassifier, conformal, joint, metrics
-from mpvae.config import DataShape, resolve
+from mpvae.config import DataShape
 from mpvae.data import simulate_probit, stratified_split
 from mpvae.decisions import apply_threshold, fit_threshold
 from mpvae.networks import MPVAE
+from mpvae.presets import resolve
 
 CONDITIONAL = (
     "eco_butterflies",

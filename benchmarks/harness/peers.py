@@ -25,10 +25,11 @@ from harness.datasets import Part, join
 from harness.experiments import need, parameters, same_reason, seeds_of
 from harness.methods import PEERS, Method, probabilities
 from mpvae import observed
-from mpvae.config import DataShape, Metric, resolve
+from mpvae.config import DataShape, Metric
 from mpvae.data import stratified_folds
 from mpvae.decisions import apply_threshold
 from mpvae.evidence import source_names
+from mpvae.presets import resolve
 
 DATA = (
     "norberg_birds",

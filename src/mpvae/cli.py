@@ -16,11 +16,12 @@ from rich.table import Table
 from mpvae import __version__, cluster, demo  # noqa: F401  the demo is the first in the help
 from mpvae.checkpoints import keeping
 from mpvae.choosing import FitJob, given_settings, named_base, split_names
-from mpvae.config import DataShape, Metric, Objective, resolve, setting_docs
+from mpvae.config import DataShape, Metric, Objective, setting_docs
 from mpvae.distributed import joined
 from mpvae.errors import ConfigError, MPVAEError
 from mpvae.evidence import source_names
 from mpvae.model_file import TRAINING, refuse_foreign
+from mpvae.presets import resolve
 from mpvae.shell import (
     EngineOption,
     ExcludeOption,

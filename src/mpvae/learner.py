@@ -12,13 +12,14 @@ from sklearn.utils import check_random_state
 
 from mpvae import members
 from mpvae.checkpoints import Checkpoints, Kept, keeping, question_of
-from mpvae.config import DataShape, Metric, Objective, Preset, Settings, resolve, setting_docs
+from mpvae.config import DataShape, Metric, Objective, Preset, Settings, setting_docs
 from mpvae.errors import ConfigError
 from mpvae.evidence import Source, evidence_of
 from mpvae.features import Matrix, beside
 from mpvae.judging import judge
 from mpvae.kernel_features import KernelFeatures
 from mpvae.loop import EpochRecord
+from mpvae.presets import resolve
 from mpvae.progress import FitProgress
 from mpvae.questions import JointQuestions
 from mpvae.version import __version__

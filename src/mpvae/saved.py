@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state
 
 from mpvae.answers import JointMetric
 from mpvae.checks import check_parameters
-from mpvae.config import DataShape, Metric, Settings, resolve, setting_docs
+from mpvae.config import DataShape, Metric, Settings, setting_docs
 from mpvae.conformal import Calibration
 from mpvae.errors import ConfigError, ModelFileError
 from mpvae.evidence import KINDS, source_names
@@ -21,6 +21,7 @@ from mpvae.kernel_features import KernelFeatures
 from mpvae.losses import LossTerms
 from mpvae.model_file import Tensors, told
 from mpvae.networks import MPVAE
+from mpvae.presets import resolve
 from mpvae.version import __version__
 
 Model = TypeVar("Model")

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from mpvae.config import DataShape, Objective, Preset, Settings, resolve
+from mpvae.config import DataShape, Objective, Preset, Settings
+from mpvae.presets import resolve
 
 
 @dataclass(frozen=True, slots=True)

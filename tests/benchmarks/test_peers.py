@@ -16,11 +16,12 @@ from harness.datasets import Part, Parts
 from harness.experiments import Waiting
 from harness.methods import PEERS, HalfVote
 from mpvae import observed
-from mpvae.config import DataShape, resolve
+from mpvae.config import DataShape
 from mpvae.data import simulate_probit
 from mpvae.decisions import apply_threshold
 from mpvae.forest import Forest
 from mpvae.metrics import DECISION_METRICS
+from mpvae.presets import resolve
 from mpvae.ridge import KernelRidge
 
 
